@@ -1,0 +1,117 @@
+//! Events: the one history of a job, from which everything else about it is read.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Generation, JobId, WorkerId};
+use crate::job::JobSpec;
+use crate::report::SandboxReport;
+use crate::step::{OutputStream, StepOutcome};
+use crate::tool::ToolCall;
+
+/// One line of a job's history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Event {
+    /// Counts from 1 without gaps.
+    pub seq: u64,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    pub at: Timestamp,
+    pub job: JobId,
+    #[serde(flatten)]
+    pub body: EventBody,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(tag = "type")]
+pub enum EventBody {
+    /// The job was accepted. Always the first event.
+    #[serde(rename = "scheduled")]
+    Scheduled { spec: Box<JobSpec> },
+    /// A worker took the job.
+    #[serde(rename = "claimed")]
+    Claimed { worker: WorkerId, generation: Generation },
+    /// The sandbox runs; says what is enforced in it.
+    #[serde(rename = "sandbox.ready")]
+    SandboxReady { report: Box<SandboxReport> },
+    /// The sandbox is gone though the job was not at its end. The job starts again in a new one.
+    #[serde(rename = "sandbox.lost")]
+    SandboxLost { reason: String },
+    #[serde(rename = "step.started")]
+    StepStarted { n: u32, call: ToolCall },
+    /// A piece of a step's output, while it runs. Only the head of long output comes this way.
+    #[serde(rename = "step.output")]
+    StepOutput { n: u32, stream: OutputStream, text: String },
+    #[serde(rename = "step.finished")]
+    StepFinished { n: u32, outcome: Box<StepOutcome> },
+    #[serde(rename = "cancel.requested")]
+    CancelRequested { by: String },
+    /// The workspace was packed and the ZIP is durable.
+    #[serde(rename = "result.stored")]
+    ResultStored { result: ResultSummary },
+    /// The job is at its end and nothing of its sandbox runs. Always the last event.
+    #[serde(rename = "finished")]
+    Finished { end: JobEnd },
+}
+
+impl EventBody {
+    /// The word that stands under `type`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Scheduled { .. } => "scheduled",
+            Self::Claimed { .. } => "claimed",
+            Self::SandboxReady { .. } => "sandbox.ready",
+            Self::SandboxLost { .. } => "sandbox.lost",
+            Self::StepStarted { .. } => "step.started",
+            Self::StepOutput { .. } => "step.output",
+            Self::StepFinished { .. } => "step.finished",
+            Self::CancelRequested { .. } => "cancel.requested",
+            Self::ResultStored { .. } => "result.stored",
+            Self::Finished { .. } => "finished",
+        }
+    }
+}
+
+/// The ZIP of a workspace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ResultSummary {
+    pub bytes: u64,
+    pub sha256: String,
+    /// Files, folders and symlinks of the workspace in it.
+    pub entries: u64,
+    /// What could not be packed, with the reason; at most the first 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<String>,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobEnd {
+    pub status: EndStatus,
+    /// Numbers of the steps that failed, timed out or were cancelled.
+    pub failed_steps: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<JobError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EndStatus {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// Why a job failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobError {
+    /// A stable word such as `time_limit`.
+    pub code: String,
+    pub message: String,
+}

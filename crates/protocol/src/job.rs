@@ -1,0 +1,142 @@
+//! A job as it is accepted: what to do, under which limits. Never changes once scheduled.
+
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::{ByteSize, Seconds};
+use crate::tool::{Encoding, ToolCall};
+
+/// Everything that was decided about a job when it was accepted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobSpec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(flatten)]
+    pub work: Work,
+    pub on_error: OnError,
+    pub priority: Priority,
+    pub image: String,
+    pub limits: Limits,
+    pub network: NetworkPolicy,
+    /// The least isolation that the job accepts.
+    pub isolation: IsolationLevel,
+    /// Files that lie in the workspace when the job starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<InitialFile>,
+}
+
+/// What the job is to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// A task in natural language, for a model.
+    Task(String),
+    /// A fixed list of tool calls.
+    Steps(Vec<ToolCall>),
+}
+
+/// What a failing step does to the rest of a steps job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// The failure is recorded and the next step runs.
+    #[default]
+    Continue,
+    /// The job ends as `failed`.
+    Stop,
+}
+
+/// Jobs with a higher priority are claimed first; among equals, the older one.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(transparent)]
+pub struct Priority(pub i32);
+
+impl Priority {
+    pub const LOWEST: i32 = -100;
+    pub const HIGHEST: i32 = 100;
+}
+
+/// What a sandbox may reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkPolicy {
+    /// Nothing but its own loopback.
+    #[default]
+    None,
+}
+
+/// How strongly a sandbox is separated from the host; each level includes the ones before it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum IsolationLevel {
+    /// Linux namespaces, a system-call filter and resource limits.
+    #[default]
+    Namespace,
+    /// A kernel of its own in user space.
+    Gvisor,
+    /// A virtual machine of its own.
+    Microvm,
+}
+
+/// A file put into the workspace before the first step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct InitialFile {
+    pub path: String,
+    pub content: String,
+    #[serde(default)]
+    pub encoding: Encoding,
+    #[serde(default)]
+    pub executable: bool,
+}
+
+/// What a job may use up. Every limit always has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Memory of all processes together, the files in the sandbox included.
+    pub memory: ByteSize,
+    /// What the sandbox may write to its root and its workspace.
+    pub disk: ByteSize,
+    /// Processes and threads at once.
+    pub processes: u32,
+    /// CPU time per second of wall-clock time; 1.5 is one and a half cores.
+    pub cpus: f64,
+    /// Open files of one process.
+    pub open_files: u32,
+    /// Wall-clock time of the whole job, from its claim to its end.
+    pub time: Seconds,
+    /// Wall-clock time of one step, unless the step names its own.
+    pub step_time: Seconds,
+    /// Output of one step that is kept in full; what comes after is counted and dropped.
+    pub output: ByteSize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory: ByteSize::gib(4),
+            disk: ByteSize::gib(2),
+            processes: 512,
+            cpus: 2.0,
+            open_files: 4096,
+            time: Seconds::whole(3600),
+            step_time: Seconds::whole(600),
+            output: ByteSize::mib(64),
+        }
+    }
+}
+
+/// The name of the image that jobs start from unless they name another.
+pub const DEFAULT_IMAGE: &str = "base";

@@ -1,0 +1,18 @@
+//! Plain data that both sides of the glass agree on: ids, jobs, tools, events, wire frames.
+//!
+//! Nothing here opens a file, a socket or a database, and nothing depends on another crate of ours.
+//! What comes out of a sandbox is decoded here and nowhere else, so every bound on it is here too.
+
+pub mod chain;
+pub mod event;
+pub mod id;
+pub mod job;
+pub mod memory;
+pub mod mux;
+pub mod quantity;
+pub mod report;
+pub mod request;
+pub mod step;
+pub mod tool;
+pub mod view;
+pub mod wire;

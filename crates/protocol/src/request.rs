@@ -1,0 +1,484 @@
+//! The body of `POST /schedule`: read from hostile bytes, checked whole, turned into a [`JobSpec`].
+//!
+//! Either everything is right and there is a spec, or there is an error that says what to change.
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::{
+    InitialFile, IsolationLevel, JobSpec, Limits, NetworkPolicy, OnError, Priority, Work,
+};
+use crate::quantity::{ByteSize, Seconds};
+use crate::tool::{Encoding, ToolCall};
+
+/// What a client may send. Exactly one of `task`, `prompt` and `steps` is needed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JobRequest {
+    /// A task in natural language, for a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// Another word for `task`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// A fixed list of tool calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Vec<ToolCall>>,
+    /// A name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What a failing step does to a steps job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
+    /// From -100 to 100; higher runs first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// The image that the sandbox starts from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitsRequest>,
+    /// What the sandbox may reach: `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub network: Option<serde_json::Value>,
+    /// The least isolation that the job accepts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationLevel>,
+    /// Files that lie in the workspace when the job starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<InitialFile>,
+    /// The model for a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Reserved: a desktop in the sandbox. Refused until this build can give one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desktop: Option<bool>,
+    /// Reserved: a hard budget of a task. Refused until this build can keep one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub budget: Option<serde_json::Value>,
+    /// Reserved: a repository to clone. Refused until this build can reach one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub repository: Option<serde_json::Value>,
+    /// Reserved: an address to call at the end. Refused until this build can call one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub webhook: Option<serde_json::Value>,
+}
+
+/// Limits that differ from the defaults.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LimitsRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ByteSize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<ByteSize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Seconds>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_time: Option<Seconds>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<ByteSize>,
+}
+
+/// What this installation gives to jobs: decides about requests, read from the configuration.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    pub defaults: Limits,
+    /// No job may ask for more than this.
+    pub maxima: Limits,
+    pub default_image: String,
+    /// The strongest isolation that this host can give.
+    pub isolation: IsolationLevel,
+    /// Whether a model is configured that could work on a task.
+    pub has_model: bool,
+}
+
+/// Why a request was refused. Each variant is one stable error code.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RequestError {
+    #[error("the body is not valid JSON: {0}")]
+    InvalidJson(String),
+    #[error("{message}")]
+    InvalidField { pointer: String, message: String },
+    #[error(
+        "there is no tool named `{name}` in step {step}; the tools are {}",
+        ToolCall::NAMES.join(", ")
+    )]
+    UnknownTool { step: usize, name: String },
+    #[error("the job has nothing to do: give exactly one of `task`, `prompt` or `steps`")]
+    NoWork,
+    #[error("the job has more than one thing to do: give exactly one of `task`, `prompt` or `steps`")]
+    AmbiguousWork,
+    #[error(
+        "no model is configured, so a task cannot be worked on. Set OPENAI_API_KEY or \
+         ANTHROPIC_API_KEY in the server's environment, or `base_url` under [model] in \
+         bellglass.toml for any OpenAI-compatible server, and start the server again. \
+         A job with `steps` needs no model"
+    )]
+    NoModel,
+    #[error("`{field}` is not available here: {why}")]
+    NotAvailable { field: &'static str, why: String },
+}
+
+impl RequestError {
+    /// The stable code that clients may rely on.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InvalidJson(_) => "invalid_json",
+            Self::InvalidField { .. } => "invalid_request",
+            Self::UnknownTool { .. } => "unknown_tool",
+            Self::NoWork => "no_work",
+            Self::AmbiguousWork => "ambiguous_work",
+            Self::NoModel => "no_model_configured",
+            Self::NotAvailable { .. } => "not_available",
+        }
+    }
+
+    /// Where in the request the error is, as a JSON pointer-like path such as `steps[2].command`.
+    pub fn pointer(&self) -> Option<&str> {
+        match self {
+            Self::InvalidField { pointer, .. } if !pointer.is_empty() => Some(pointer),
+            Self::NotAvailable { field, .. } => Some(field),
+            _ => None,
+        }
+    }
+}
+
+const MOST_STEPS: usize = 10_000;
+const LONGEST_TASK: usize = 1 << 20;
+const LONGEST_NAME: usize = 200;
+const MOST_FILES: usize = 1_000;
+
+impl JobRequest {
+    /// Reads a request from the bytes of a body.
+    pub fn from_json(body: &[u8]) -> Result<Self, RequestError> {
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Err(RequestError::InvalidJson("it is empty".into()));
+        }
+        // Syntax first, so that a broken document is told apart from a wrong field.
+        let value: serde_json::Value = serde_json::from_slice(body)
+            .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
+        if let Some(pointer) = list_for_object(&value) {
+            let place = if pointer.is_empty() { "the body" } else { &pointer };
+            let message = format!("{place} must be a JSON object");
+            return Err(RequestError::InvalidField { pointer, message });
+        }
+        if let Some((step, name)) = unknown_tool(&value) {
+            return Err(RequestError::UnknownTool { step, name });
+        }
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            let pointer = error.path().to_string();
+            let pointer = if pointer == "." { String::new() } else { pointer };
+            let place = if pointer.is_empty() { String::new() } else { format!(" in `{pointer}`") };
+            RequestError::InvalidField { message: format!("{}{place}", error.inner()), pointer }
+        })
+    }
+
+    /// Checks the request against what this installation offers.
+    pub fn into_spec(self, offer: &Offer) -> Result<JobSpec, RequestError> {
+        self.refuse_what_is_not_here(offer)?;
+        let work = match (self.task, self.prompt, self.steps) {
+            (None, None, None) => return Err(RequestError::NoWork),
+            (Some(task), None, None) | (None, Some(task), None) => {
+                check_task(&task)?;
+                if !offer.has_model {
+                    return Err(RequestError::NoModel);
+                }
+                Work::Task(task)
+            }
+            (None, None, Some(steps)) => {
+                check_steps(&steps)?;
+                Work::Steps(steps)
+            }
+            _ => return Err(RequestError::AmbiguousWork),
+        };
+        if let Some(name) = &self.name
+            && (name.trim().is_empty()
+                || name.chars().count() > LONGEST_NAME
+                || name.chars().any(char::is_control))
+        {
+            return Err(invalid("name", "must be 1 to 200 characters without control characters"));
+        }
+        let priority = self.priority.unwrap_or_default();
+        if !(Priority::LOWEST..=Priority::HIGHEST).contains(&priority) {
+            return Err(invalid("priority", "must be from -100 to 100"));
+        }
+        check_files(&self.files)?;
+        let image = self.image.unwrap_or_else(|| offer.default_image.clone());
+        if !is_image_name(&image) {
+            return Err(invalid(
+                "image",
+                "must be a name of lower-case letters, digits, `-` and `_`, at most 64 long",
+            ));
+        }
+        Ok(JobSpec {
+            name: self.name,
+            work,
+            on_error: self.on_error.unwrap_or_default(),
+            priority: Priority(priority),
+            image,
+            limits: self.limits.unwrap_or_default().resolve(offer)?,
+            network: NetworkPolicy::None,
+            isolation: self.isolation.unwrap_or_default(),
+            files: self.files,
+        })
+    }
+
+    fn refuse_what_is_not_here(&self, offer: &Offer) -> Result<(), RequestError> {
+        let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
+        if self.network.as_ref().is_some_and(|policy| policy != "none") {
+            return refuse("network", "sandboxes have no network but their own loopback; use `none`");
+        }
+        if self.desktop == Some(true) {
+            return refuse("desktop", "this build has no desktop");
+        }
+        if self.budget.is_some() {
+            return refuse("budget", "this build keeps no budgets; use `limits`");
+        }
+        if self.repository.is_some() {
+            return refuse("repository", "sandboxes have no network; upload with `files`");
+        }
+        if self.webhook.is_some() {
+            return refuse("webhook", "this build calls no webhooks; follow `events_url`");
+        }
+        match self.isolation {
+            Some(wanted) if wanted > offer.isolation => Err(RequestError::NotAvailable {
+                field: "isolation",
+                why: format!(
+                    "the strongest level on this host is {}; `bellglass doctor` says why",
+                    serde_json::to_string(&offer.isolation).unwrap_or_default()
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl LimitsRequest {
+    fn resolve(self, offer: &Offer) -> Result<Limits, RequestError> {
+        let (defaults, maxima) = (&offer.defaults, &offer.maxima);
+        Ok(Limits {
+            memory: pick("memory", self.memory, ByteSize::mib(16), defaults.memory, maxima.memory)?,
+            disk: pick("disk", self.disk, ByteSize::mib(1), defaults.disk, maxima.disk)?,
+            processes: pick("processes", self.processes, 8, defaults.processes, maxima.processes)?,
+            cpus: pick("cpus", self.cpus, 0.01, defaults.cpus, maxima.cpus)?,
+            open_files: pick(
+                "open_files",
+                self.open_files,
+                16,
+                defaults.open_files,
+                maxima.open_files,
+            )?,
+            time: pick("time", self.time, Seconds::whole(0), defaults.time, maxima.time)?,
+            step_time: pick(
+                "step_time",
+                self.step_time,
+                Seconds::whole(0),
+                defaults.step_time,
+                maxima.step_time,
+            )?,
+            output: pick("output", self.output, ByteSize(0), defaults.output, maxima.output)?,
+        })
+    }
+}
+
+fn pick<T: PartialOrd + Copy + std::fmt::Display>(
+    field: &str,
+    wanted: Option<T>,
+    least: T,
+    default: T,
+    most: T,
+) -> Result<T, RequestError> {
+    let Some(wanted) = wanted else { return Ok(default) };
+    // Written so that a NaN fails too.
+    if wanted >= least && wanted <= most {
+        Ok(wanted)
+    } else {
+        Err(invalid(&format!("limits.{field}"), &format!("must be from {least} to {most}")))
+    }
+}
+
+fn invalid(pointer: &str, message: &str) -> RequestError {
+    RequestError::InvalidField {
+        pointer: pointer.into(),
+        message: format!("`{pointer}` {message}"),
+    }
+}
+
+/// Where a list stands in place of an object. Serde would read the list's items as the fields in
+/// their order of declaration, which nobody means.
+fn list_for_object(body: &serde_json::Value) -> Option<String> {
+    let is_wrong = |value: &serde_json::Value| !value.is_object() && !value.is_null();
+    if !body.is_object() {
+        return Some(String::new());
+    }
+    if body.get("limits").is_some_and(is_wrong) {
+        return Some("limits".into());
+    }
+    for list in ["files", "steps"] {
+        let items = body.get(list).and_then(serde_json::Value::as_array);
+        if let Some(index) = items.and_then(|items| items.iter().position(is_wrong)) {
+            return Some(format!("{list}[{index}]"));
+        }
+    }
+    None
+}
+
+fn unknown_tool(body: &serde_json::Value) -> Option<(usize, String)> {
+    let steps = body.get("steps")?.as_array()?;
+    steps.iter().enumerate().find_map(|(index, step)| {
+        let name = step.get("tool")?.as_str()?;
+        let known = ToolCall::NAMES.contains(&name);
+        (!known).then(|| (index + 1, name.chars().take(64).collect()))
+    })
+}
+
+fn check_task(task: &str) -> Result<(), RequestError> {
+    if task.trim().is_empty() {
+        return Err(invalid("task", "is empty; say what is to be done"));
+    }
+    if task.len() > LONGEST_TASK {
+        return Err(invalid("task", "is longer than 1 MiB; upload long material with `files`"));
+    }
+    Ok(())
+}
+
+fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
+    if steps.is_empty() {
+        return Err(invalid("steps", "is empty; give at least one step"));
+    }
+    if steps.len() > MOST_STEPS {
+        return Err(invalid("steps", "has more than 10000 steps"));
+    }
+    for (index, step) in steps.iter().enumerate() {
+        let (field, text) = match step {
+            ToolCall::Shell(shell) => ("command", &shell.command),
+            ToolCall::Python(code) | ToolCall::TypeScript(code) => ("code", &code.code),
+            _ => continue,
+        };
+        let pointer = format!("steps[{index}].{field}");
+        if text.trim().is_empty() {
+            return Err(invalid(&pointer, "is empty"));
+        }
+        if text.contains('\0') {
+            return Err(invalid(&pointer, "contains a NUL character"));
+        }
+    }
+    Ok(())
+}
+
+fn check_files(files: &[InitialFile]) -> Result<(), RequestError> {
+    if files.len() > MOST_FILES {
+        return Err(invalid("files", "has more than 1000 files; upload a ZIP and unpack it"));
+    }
+    for (index, file) in files.iter().enumerate() {
+        if let Err(why) = crate::step::check_workspace_path(&file.path) {
+            return Err(invalid(&format!("files[{index}].path"), why));
+        }
+        if file.encoding == Encoding::Base64 && crate::step::decode_base64(&file.content).is_err() {
+            return Err(invalid(&format!("files[{index}].content"), "is not valid base64"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a text can be the name of an image: it becomes part of a path.
+pub fn is_image_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    !name.is_empty()
+        && name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && name.chars().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer() -> Offer {
+        Offer {
+            defaults: Limits::default(),
+            maxima: Limits { memory: ByteSize::gib(16), ..Limits::default() },
+            default_image: "base".into(),
+            isolation: IsolationLevel::Namespace,
+            has_model: false,
+        }
+    }
+
+    fn code_of(body: &str) -> String {
+        match JobRequest::from_json(body.as_bytes()).and_then(|r| r.into_spec(&offer())) {
+            Ok(_) => "accepted".into(),
+            Err(error) => error.code().into(),
+        }
+    }
+
+    #[test]
+    fn each_mistake_has_its_code() {
+        for (body, code) in [
+            (r#"{"steps":[{"tool":"shell","command":"ls"}]}"#, "accepted"),
+            (r#"{"task":"Build me a todo app"}"#, "no_model_configured"),
+            (r#"{"prompt":"Build me a todo app"}"#, "no_model_configured"),
+            ("", "invalid_json"),
+            ("{", "invalid_json"),
+            ("\u{1}", "invalid_json"),
+            ("[]", "invalid_request"),
+            ("3", "invalid_request"),
+            ("{}", "no_work"),
+            (r#"{"steps":[["shell","ls"]]}"#, "invalid_request"),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"limits":[]}"#, "invalid_request"),
+            (r#"{"task":"x","steps":[]}"#, "ambiguous_work"),
+            (r#"{"task":"  "}"#, "invalid_request"),
+            (r#"{"task":7}"#, "invalid_request"),
+            (r#"{"steps":[]}"#, "invalid_request"),
+            (r#"{"steps":{}}"#, "invalid_request"),
+            (r#"{"steps":[{"tool":"shell","command":" "}]}"#, "invalid_request"),
+            (r#"{"steps":[{"tool":"shell","command":"a\u0000b"}]}"#, "invalid_request"),
+            (r#"{"steps":[{"tool":"fly"}]}"#, "unknown_tool"),
+            (r#"{"steps":[{"tool":"shell","command":"ls","x":1}]}"#, "invalid_request"),
+            (r#"{"stepz":[]}"#, "invalid_request"),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"open"}"#, "not_available"),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"none"}"#, "accepted"),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"gvisor"}"#, "not_available"),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"x"}"#, "invalid_request"),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"image":"../x"}"#, "invalid_request"),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"priority":1000}"#, "invalid_request"),
+            (
+                r#"{"steps":[{"tool":"shell","command":"ls"}],"limits":{"memory":"64GiB"}}"#,
+                "invalid_request",
+            ),
+            (
+                r#"{"steps":[{"tool":"shell","command":"ls"}],"files":[{"path":"../a","content":""}]}"#,
+                "invalid_request",
+            ),
+        ] {
+            assert_eq!(code_of(body), code, "{body}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_where_it_is() {
+        let error = JobRequest::from_json(br#"{"steps":[{"tool":"shell","command":3}]}"#);
+        let error = error.unwrap_err();
+        assert_eq!(error.pointer(), Some("steps[0]"));
+        assert!(error.to_string().contains("expected a string"), "{error}");
+    }
+
+    #[test]
+    fn limits_come_from_the_offer_unless_named() {
+        let body = r#"{"steps":[{"tool":"shell","command":"ls"}],"limits":{"memory":"64MiB"}}"#;
+        let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer()).unwrap();
+        assert_eq!(spec.limits.memory, ByteSize::mib(64));
+        assert_eq!(spec.limits.processes, Limits::default().processes);
+    }
+}

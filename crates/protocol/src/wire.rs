@@ -1,0 +1,270 @@
+//! What travels through the glass: frames, and the requests and replies inside them.
+//!
+//! Each stream of the wire is one exchange. The worker opens it and sends a [`Request`]; the guest
+//! answers with [`Reply`] messages and, between them, raw output or file data. The worker never
+//! trusts a length, a count or a name that comes back.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use tokio_util::codec::{Decoder, Encoder};
+
+use crate::id::CallId;
+use crate::report::Probe;
+use crate::step::{OutputStream, StepStatus, ToolError};
+use crate::tool::ToolCall;
+
+/// Raised with every change that an older peer would misunderstand.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// The largest frame that the worker takes from a guest.
+pub const MAX_FRAME_FROM_GUEST: usize = 1 << 20;
+
+/// The largest frame that a guest takes from the worker: a tool call with a file's content in it.
+pub const MAX_FRAME_FROM_WORKER: usize = 64 << 20;
+
+/// How much raw data goes into one frame.
+pub const DATA_CHUNK: usize = 64 << 10;
+
+/// Output that the guest holds for a worker that has not confirmed it. A process that writes more
+/// waits, so a slow or absent worker costs bounded memory and loses nothing.
+pub const OUTPUT_WINDOW: usize = 1 << 20;
+
+/// One frame: a kind, a length, and so many bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A [`Request`], [`Reply`] or [`Receipt`] as JSON.
+    Message(Bytes),
+    /// What a process wrote.
+    Output(OutputStream, Bytes),
+    /// A piece of a file.
+    Data(Bytes),
+}
+
+impl Frame {
+    pub fn message<T: Serialize>(message: &T) -> Self {
+        let text = serde_json::to_vec(message).expect("a message is always writable as JSON");
+        Self::Message(text.into())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    #[error("the wire broke")]
+    Io(#[from] std::io::Error),
+    #[error("a frame of {length} bytes is larger than the {limit} allowed")]
+    FrameTooLarge { length: usize, limit: usize },
+    #[error("a frame of unknown kind {0}")]
+    UnknownFrame(u8),
+    #[error("a message that cannot be read")]
+    BadMessage(#[from] serde_json::Error),
+    #[error("{got} came where {expected} was due")]
+    OutOfTurn { expected: &'static str, got: &'static str },
+    #[error("the other side ended the exchange early")]
+    EndedEarly,
+}
+
+/// Reads and writes frames.
+#[derive(Clone, Debug)]
+pub struct FrameCodec {
+    largest: usize,
+}
+
+impl FrameCodec {
+    /// For the worker's end of a stream.
+    pub fn for_worker() -> Self {
+        Self { largest: MAX_FRAME_FROM_GUEST }
+    }
+
+    /// For the guest's end of a stream.
+    pub fn for_guest() -> Self {
+        Self { largest: MAX_FRAME_FROM_WORKER }
+    }
+}
+
+const HEADER: usize = 5;
+
+impl Decoder for FrameCodec {
+    type Item = Frame;
+    type Error = WireError;
+
+    fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
+        if buffer.len() < HEADER {
+            return Ok(None);
+        }
+        let kind = buffer[0];
+        if kind > 3 {
+            return Err(WireError::UnknownFrame(kind));
+        }
+        let length = u32::from_be_bytes([buffer[1], buffer[2], buffer[3], buffer[4]]) as usize;
+        if length > self.largest {
+            return Err(WireError::FrameTooLarge { length, limit: self.largest });
+        }
+        if buffer.len() < HEADER + length {
+            // Room is made as data arrives: a mere header must not cost a large allocation.
+            buffer.reserve(length.min(DATA_CHUNK));
+            return Ok(None);
+        }
+        buffer.advance(HEADER);
+        let body = buffer.split_to(length).freeze();
+        Ok(Some(match kind {
+            0 => Frame::Message(body),
+            1 => Frame::Output(OutputStream::Stdout, body),
+            2 => Frame::Output(OutputStream::Stderr, body),
+            _ => Frame::Data(body),
+        }))
+    }
+}
+
+impl Encoder<Frame> for FrameCodec {
+    type Error = WireError;
+
+    fn encode(&mut self, frame: Frame, buffer: &mut BytesMut) -> Result<(), WireError> {
+        let (kind, body) = match frame {
+            Frame::Message(body) => (0, body),
+            Frame::Output(OutputStream::Stdout, body) => (1, body),
+            Frame::Output(OutputStream::Stderr, body) => (2, body),
+            Frame::Data(body) => (3, body),
+        };
+        let length = u32::try_from(body.len())
+            .map_err(|_| WireError::FrameTooLarge { length: body.len(), limit: u32::MAX as usize })?;
+        buffer.reserve(HEADER + body.len());
+        buffer.put_u8(kind);
+        buffer.put_u32(length);
+        buffer.put_slice(&body);
+        Ok(())
+    }
+}
+
+/// What the worker asks for with the first frame of a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "request")]
+pub enum Request {
+    /// Answered by [`Reply::Welcome`].
+    Hello { protocol: u32 },
+    /// Runs a tool, or joins the call that already has this id. Answered by output frames and then
+    /// [`Reply::Done`]; the worker confirms output with [`Receipt`]s on the same stream.
+    Call {
+        id: CallId,
+        call: ToolCall,
+        timeout_ms: u64,
+        /// Output bytes of this call that the worker has kept safe already.
+        received: u64,
+    },
+    /// Kills a running call; its stream then gets [`Reply::Done`]. Answered by [`Reply::Ok`].
+    CancelCall { id: CallId },
+    /// The result of this call is safe; the guest may forget it. Answered by [`Reply::Ok`].
+    ForgetCall { id: CallId },
+    /// Answered by [`Reply::File`], data frames and [`Reply::End`], or by [`Reply::Error`].
+    ReadFile { path: String },
+    /// Followed by data frames and a [`Receipt`] that ends them; answered by [`Reply::Ok`].
+    WriteFile { path: String, executable: bool },
+    /// Answered by [`Reply::Ok`].
+    DeleteFile { path: String },
+    /// Answered by one [`Reply::Entry`] for each thing in the folder, and [`Reply::End`].
+    ListFolder { path: String },
+    /// The whole workspace: for each thing in it [`Reply::Entry`], for a file then data frames and
+    /// [`Reply::EntryEnd`]; at last [`Reply::End`].
+    Pack,
+}
+
+/// What the guest answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "reply")]
+pub enum Reply {
+    Welcome { protocol: u32, version: String, probe: Probe },
+    Done { result: CallResult },
+    Ok,
+    Error { error: ToolError },
+    File { bytes: u64 },
+    Entry { entry: Entry },
+    /// A file's data is over; `error` says why it is not whole.
+    EntryEnd { error: Option<String> },
+    End,
+}
+
+/// What the worker says in the middle of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "receipt")]
+pub enum Receipt {
+    /// So many bytes of a call's output are safe, counted from its beginning.
+    Received { bytes: u64 },
+    /// All data was sent.
+    EndOfData,
+}
+
+/// How a call ended, as the guest tells it. Its output went before it as frames.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallResult {
+    pub status: StepStatus,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    /// The answer of a tool that has one beside output, such as a file's lines.
+    pub text: Option<String>,
+    pub error: Option<ToolError>,
+    pub duration_ms: u64,
+    /// Output bytes of the call in all.
+    pub output_bytes: u64,
+}
+
+/// Something in the workspace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Relative to the workspace (packing) or to the folder (listing); parts separated by `/`.
+    pub path: String,
+    pub kind: EntryKind,
+    /// Unix permission bits.
+    pub mode: u32,
+    pub bytes: u64,
+    /// Seconds since 1970.
+    pub modified: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    File,
+    Folder,
+    Symlink { target: String },
+    /// A socket, a pipe or a device: nothing that could be packed.
+    Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_read_back_whole_and_in_pieces() {
+        let frames = [
+            Frame::message(&Request::Pack),
+            Frame::Output(OutputStream::Stderr, Bytes::from_static(b"oh\xff")),
+            Frame::Data(Bytes::new()),
+        ];
+        let mut bytes = BytesMut::new();
+        let mut codec = FrameCodec::for_worker();
+        for frame in &frames {
+            codec.encode(frame.clone(), &mut bytes).unwrap();
+        }
+        let mut arrived = BytesMut::new();
+        let mut read = Vec::new();
+        for byte in bytes {
+            arrived.put_u8(byte);
+            while let Some(frame) = codec.decode(&mut arrived).unwrap() {
+                read.push(frame);
+            }
+        }
+        assert_eq!(read, frames);
+    }
+
+    #[test]
+    fn a_lying_header_costs_nothing() {
+        let mut codec = FrameCodec::for_worker();
+        let mut huge = BytesMut::from(&[0, 0xff, 0xff, 0xff, 0xff][..]);
+        assert!(matches!(codec.decode(&mut huge), Err(WireError::FrameTooLarge { .. })));
+        let mut odd = BytesMut::from(&[9, 0, 0, 0, 0][..]);
+        assert!(matches!(codec.decode(&mut odd), Err(WireError::UnknownFrame(9))));
+        let mut promised = BytesMut::from(&[0, 0, 0x0f, 0xff, 0xff][..]);
+        assert!(codec.decode(&mut promised).unwrap().is_none());
+        assert!(promised.capacity() < 2 * DATA_CHUNK);
+    }
+}

@@ -1,0 +1,137 @@
+//! Where jobs are kept: the event log with its queue, and the artifacts. The only crate with SQL.
+//!
+//! The log is the truth. The `jobs` table is an index over it, written in the same transaction.
+
+pub mod artifacts;
+mod error;
+mod sqlite;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bellglass_protocol::chain::SealedEvent;
+use bellglass_protocol::event::EventBody;
+use bellglass_protocol::id::{Generation, JobId, WorkerId};
+use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::view::{JobStatus, JobView};
+use jiff::Timestamp;
+use tokio::sync::broadcast;
+
+pub use error::StoreError;
+pub use sqlite::SqliteStore;
+
+/// The database side of the store. Every implementation passes the same conformance suite.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Accepts a job. When this returns, the job survives a power cut.
+    async fn schedule(&self, spec: JobSpec) -> Result<JobId, StoreError>;
+
+    /// Takes the best job that nobody holds: highest priority first, then the oldest. Also takes
+    /// jobs whose lease has run out. Appends `claimed` with the next generation.
+    async fn claim_next_job(
+        &self,
+        worker: &WorkerId,
+        lease: Duration,
+    ) -> Result<Option<ClaimedJob>, StoreError>;
+
+    /// Extends the leases of jobs. Returns those that this worker no longer holds.
+    async fn renew_leases(
+        &self,
+        worker: &WorkerId,
+        held: &[(JobId, Generation)],
+        lease: Duration,
+    ) -> Result<Vec<JobId>, StoreError>;
+
+    /// Makes every lease of a worker run out now, so that its jobs can be claimed at once. For a
+    /// worker that starts again under its old name after a crash, and for one that shuts down.
+    async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError>;
+
+    /// Appends events as the holder of a job. Refused with [`StoreError::StaleGeneration`] if
+    /// the job was claimed again since, and with [`StoreError::JobEnded`] after its end. Durable
+    /// when this returns.
+    async fn append(
+        &self,
+        job: JobId,
+        generation: Generation,
+        bodies: Vec<EventBody>,
+    ) -> Result<Vec<SealedEvent>, StoreError>;
+
+    /// Records that somebody wants the job to end. A job that nobody holds ends at once; for a
+    /// running one the holder sees the event. Returns the status after it.
+    async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError>;
+
+    /// Events of a job after number `after`, in order, at most `limit`, with their exact lines.
+    async fn events_after(
+        &self,
+        job: JobId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<SealedEvent>, StoreError>;
+
+    /// The job as folded from all its events.
+    async fn job(&self, job: JobId) -> Result<JobView, StoreError>;
+
+    /// Jobs, newest first.
+    async fn jobs(&self, filter: &JobFilter) -> Result<JobPage, StoreError>;
+
+    /// How many jobs stand where.
+    async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, StoreError>;
+
+    /// What changes from now on. A slow listener gets `Lagged` and looks at the log again.
+    fn changes(&self) -> broadcast::Receiver<Change>;
+
+    /// Whether the database answers.
+    async fn ping(&self) -> Result<(), StoreError>;
+}
+
+/// Something was appended to a job's log.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub job: JobId,
+    /// Number of the newest event.
+    pub seq: u64,
+    pub status: JobStatus,
+    pub cancel_requested: bool,
+}
+
+/// A job in the hands of a worker.
+#[derive(Clone, Debug)]
+pub struct ClaimedJob {
+    pub generation: Generation,
+    /// The job as it stands, the claim included.
+    pub view: JobView,
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    pub status: Option<JobStatus>,
+    /// Only jobs whose name or task contains this text.
+    pub search: Option<String>,
+    /// Only jobs older than this one: where the next page begins.
+    pub before: Option<JobId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// A page of the list of jobs.
+#[derive(Clone, Debug)]
+pub struct JobPage {
+    pub jobs: Vec<JobSummary>,
+    /// Whether older jobs match too.
+    pub more: bool,
+}
+
+/// A job as one row of a list.
+#[derive(Clone, Debug)]
+pub struct JobSummary {
+    pub id: JobId,
+    pub name: Option<String>,
+    /// The task, or the first step, shortened.
+    pub title: String,
+    pub status: JobStatus,
+    pub priority: i32,
+    pub scheduled_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+}
