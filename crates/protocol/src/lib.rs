@@ -7,6 +7,7 @@ pub mod chain;
 pub mod event;
 pub mod id;
 pub mod job;
+pub mod launch;
 pub mod memory;
 pub mod mux;
 pub mod quantity;

@@ -1,0 +1,1 @@
+//! The guest proper: takes the wire and runs tools.

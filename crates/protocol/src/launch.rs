@@ -1,0 +1,67 @@
+//! What the backend tells the launcher: how to build one cage and the guest that lives in it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::ByteSize;
+
+/// The whole order for one sandbox of the namespace backend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaunchOrder {
+    /// The sandbox's name; becomes its host name.
+    pub name: String,
+    /// Folder that holds the image's root file system.
+    pub rootfs: String,
+    /// Path of the Unix socket on which the guest takes the wire.
+    pub wire: String,
+    pub ids: IdMapping,
+    /// Files that take a process into the sandbox's control groups when `0` is written to them.
+    pub cgroup_joins: Vec<String>,
+    /// Room for everything that is written inside.
+    pub disk: ByteSize,
+    pub guest: GuestConfig,
+}
+
+/// How user and group ids inside relate to ids outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdMapping {
+    /// Started by root: ids 0 to 65535 become `base` and up, written by the launcher itself.
+    Range { base: u32 },
+    /// Started by a plain user who has subordinate ids: `newuidmap` maps them.
+    Subordinate { uid_base: u32, gid_base: u32, count: u32 },
+    /// Started by a plain user without subordinate ids: one id inside is that user.
+    Single,
+}
+
+/// What the guest must know once it is inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestConfig {
+    /// The folder that the tools work in.
+    pub workspace: String,
+    /// The user that tools run as. When it is the guest's own, ids are not changed.
+    pub tool_uid: u32,
+    pub tool_gid: u32,
+    /// Home folder of that user.
+    pub home: String,
+    /// Open files of one tool process.
+    pub open_files: u32,
+    /// Processes of the tool user; only where no control group bounds them.
+    pub processes: Option<u32>,
+}
+
+/// What the launcher prints once the guest is on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launched {
+    /// The guest's process id outside.
+    pub pid: i32,
+    pub enforced: Vec<String>,
+    pub missing: Vec<String>,
+}
+
+/// What the launcher prints when it could not build the cage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchFailure {
+    /// What was being done, such as `mount the overlay`.
+    pub stage: String,
+    pub error: String,
+}
