@@ -124,7 +124,17 @@ impl ImageError {
 /// The last lines that speak of a problem, or simply the last ones where none does.
 fn telling_lines(lines: &[String]) -> String {
     const KEPT: usize = 6;
+    const LONGEST: usize = 300;
+    // What mmdebstrap says of itself when a program that it ran has failed.
+    let is_noise = |line: &str| {
+        line.starts_with("I: ")
+            || line.contains("-oAPT::Status-Fd=")
+            || line == "E: mmdebstrap failed to run"
+    };
     let tells = |line: &&String| {
+        if is_noise(line) {
+            return false;
+        }
         let line = line.to_ascii_lowercase();
         ["err", "fail", "unable", "cannot", "could not", "not found", "e: ", "refused", "no space"]
             .iter()
@@ -138,7 +148,8 @@ fn telling_lines(lines: &[String]) -> String {
     let kept: Vec<String> = told
         .iter()
         .skip(told.len().saturating_sub(KEPT))
-        .map(|line| format!("  {}", without_credentials(line.trim_end())))
+        .map(|line| without_credentials(line.trim()).chars().take(LONGEST).collect::<String>())
+        .map(|line| format!("  {line}"))
         .collect();
     kept.join("\n")
 }
@@ -197,7 +208,10 @@ mod tests {
 
     #[test]
     fn another_failure_shows_the_status_and_the_last_lines() {
-        let error = error_after(Registry::Debian, &["Get:1", "E: Unable to locate package cowsya"]);
+        let error = error_after(
+            Registry::Debian,
+            &["Get:1", "E: Unable to locate package cowsya", "E: mmdebstrap failed to run"],
+        );
         assert_eq!(
             error,
             "packages: a program failed (exit status: 1):\n  E: Unable to locate package cowsya"

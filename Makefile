@@ -1,0 +1,44 @@
+# The commands of a newcomer and of CI. Each installs what it needs first.
+
+CARGO ?= cargo
+binary := target/release/bellglass
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test build image lint bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Build everything, run two example jobs, keep serving (ONCE=1: exit after them; PORT=8000)
+	@scripts/setup.sh demo
+	$(CARGO) build --release --locked
+	$(binary) image build
+	@scripts/demo.sh
+
+# Everything here uses one profile, so that what one command compiled serves the next. The image
+# is built before the tests because they start real sandboxes; nextest comes last and sums up.
+test: ## Format, lints, licences and all tests
+	@scripts/setup.sh test
+	$(MAKE) --no-print-directory lint
+	$(CARGO) run --quiet --locked --package bellglass -- image build
+	$(CARGO) nextest run --workspace --locked
+
+lint: ## Format, lints and licences only
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
+	$(CARGO) deny --log-level error check licenses bans sources
+
+build: ## Build the release binary
+	@scripts/setup.sh build
+	$(CARGO) build --release --locked
+
+image: build ## Build the sandbox image
+	$(binary) image build
+
+bench: build image ## Measure, each figure beside its peers
+	@scripts/setup.sh bench
+	bench/run.sh
+
+clean: ## Remove what was built here; images and jobs stay
+	$(CARGO) clean
+	rm -rf demo-output

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Shows two jobs from submission to download: starts a server, submits both examples, prints their
+# events as they happen, checks the results, and keeps serving until Ctrl-C (ONCE=1: exits then).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+bellglass=${BELLGLASS:-target/release/bellglass}
+port=${PORT:-8000}
+url=http://127.0.0.1:$port
+output=demo-output
+export BELLGLASS_LISTEN=127.0.0.1:$port BELLGLASS_SERVER=$url
+server=
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+fail() {
+    printf 'demo: %s\n' "$1" >&2
+    exit 1
+}
+
+stop_server() {
+    if [ -n "$server" ] && kill -TERM "$server" 2>/dev/null; then
+        wait "$server" || true
+    fi
+    server=
+}
+trap stop_server EXIT
+trap 'exit 130' INT TERM
+
+start_server() {
+    if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+        fail "port $port is taken by another program; stop it, or choose another: make demo PORT=8001"
+    fi
+    "$bellglass" serve >"$output/server.log" 2>&1 &
+    server=$!
+    for _ in $(seq 300); do
+        curl --silent --fail --output /dev/null "$url/readyz" && return
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.1
+    done
+    tail -n 20 "$output/server.log" >&2
+    fail "the server did not become ready; its log is $output/server.log"
+}
+
+# Runs one example and checks that its ZIP holds the files named after it.
+run_example() {
+    local name=$1 job view archive=$output/$1.zip
+    shift
+    say "Job $name (examples/$name.json)"
+    job=$("$bellglass" submit "examples/$name.json" --json | jq --raw-output .job_id)
+    # How the job ended is checked below, with a message of its own.
+    "$bellglass" logs --follow "$job" || true
+    view=$(curl --silent --fail "$url/jobs/$job")
+    jq --exit-status '.status == "completed" and (.steps | all(.status == "succeeded"))' \
+        <<<"$view" >/dev/null || {
+        jq '{status, error, failed: [.steps[] | select(.status != "succeeded")]}' <<<"$view" >&2
+        fail "job $name did not complete without a failed step"
+    }
+    "$bellglass" download "$job" --output "$archive"
+    unzip -tqq "$archive" || fail "$archive is damaged"
+    for file in "$@"; do
+        unzip -Z1 "$archive" | grep --quiet --line-regexp --fixed-strings -- "$file" ||
+            fail "$archive lacks $file"
+    done
+    printf 'Downloaded %s with %s files.\n' "$archive" "$(unzip -Z1 "$archive" | grep -cv '/$')"
+    summary+=("$name: $url/status/$job" "  events    $url/jobs/$job/events"
+        "  result    $url/jobs/$job/output.zip  ($archive)")
+}
+
+[ -x "$bellglass" ] || fail "$bellglass is not built; run: make build"
+mkdir -p "$output"
+echo '*' >"$output/.gitignore"
+rm -f "$output"/*.zip
+summary=()
+start_server
+run_example hello hello.txt squares.json sum.txt greet.sh notes/plan.md
+run_example todo-app todo-app/README.md todo-app/package.json todo-app/src/server.ts \
+    todo-app/public/index.html todo-app/test/todos.test.ts
+
+say "Both jobs completed. To look at:"
+printf '%s\n' "${summary[@]}" "API docs:   $url/docs"
+
+if [ "${ONCE:-0}" = 1 ]; then
+    exit 0
+fi
+say "Serving at $url until Ctrl-C."
+trap 'exit 0' INT TERM
+wait "$server"

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Installs what is missing on a Debian or Ubuntu host for one purpose: build, test, demo or bench.
+# Looks before it acts, so a run with nothing to do takes a moment and prints nothing.
+set -euo pipefail
+
+purpose=${1:-build}
+nextest_version=0.9.143
+deny_version=0.20.2
+
+fail() {
+    printf 'setup: %s\n' "$1" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "this needs root, and there is no sudo; as root, run: $*"
+    fi
+}
+
+has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
+
+missing=()
+need() { has "$1" || missing+=("$2"); }
+
+need cc build-essential
+need mmdebstrap mmdebstrap
+need unshare util-linux
+need newuidmap uidmap
+need npm npm
+if ! has python3 || ! python3 -c 'import pip' 2>/dev/null; then
+    missing+=(python3 python3-pip)
+fi
+# Hosts that are not Debian check Debian's signatures with this.
+[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
+
+case $purpose in
+build) ;;
+demo | test)
+    need curl curl
+    need jq jq
+    need unzip unzip
+    ;;
+bench)
+    need curl curl
+    need jq jq
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    ;;
+*) fail "unknown purpose '$purpose'; it is one of: build, test, demo, bench" ;;
+esac
+
+if [ ${#missing[@]} -gt 0 ]; then
+    has apt-get || fail "please install: ${missing[*]} (names of Debian packages)"
+    printf 'setup: installing %s\n' "${missing[*]}"
+    log=$(mktemp)
+    if ! as_root apt-get update --quiet >"$log" 2>&1 ||
+        ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
+            --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
+        tail -n 15 "$log" >&2
+        rm -f "$log"
+        fail "apt could not install: ${missing[*]}"
+    fi
+    rm -f "$log"
+fi
+
+# A plain user builds and runs images with ids of its own, which new users have by default.
+if [ "$(id -u)" != 0 ]; then
+    user=$(id -un)
+    for kind in uid gid; do
+        grep -q "^$user:" "/etc/sub$kind" 2>/dev/null && continue
+        printf 'setup: giving %s subordinate %ss\n' "$user" "$kind"
+        first=$(awk -F: 'BEGIN { n = 100000 } $2 + $3 > n { n = $2 + $3 } END { print n }' \
+            "/etc/sub$kind" 2>/dev/null || echo 100000)
+        as_root usermod "--add-sub${kind}s" "$first-$((first + 65535))" "$user" ||
+            fail "could not add a line for $user to /etc/sub$kind"
+    done
+fi
+
+has cargo || fail "Rust is missing: install version 1.95 or newer with rustup, then try again"
+
+if [ "$purpose" = test ]; then
+    for component in fmt clippy; do
+        has "cargo-$component" && cargo "$component" --version >/dev/null 2>&1 && continue
+        has rustup || fail "cargo $component is missing: install it beside your Rust"
+        rustup component add "${component/fmt/rustfmt}"
+    done
+    install_tool() {
+        has "$1" && return
+        printf 'setup: building %s (once, this takes some minutes)\n' "$1"
+        cargo install --quiet --locked "$1@$2" || fail "could not install $1 $2 with cargo"
+    }
+    install_tool cargo-nextest "$nextest_version"
+    install_tool cargo-deny "$deny_version"
+fi
