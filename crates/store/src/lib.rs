@@ -4,7 +4,12 @@
 
 pub mod artifacts;
 mod error;
+mod index;
+mod line;
+mod private_dir;
+mod rules;
 mod sqlite;
+mod title;
 
 use std::time::Duration;
 
@@ -61,6 +66,7 @@ pub trait Store: Send + Sync + 'static {
     async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError>;
 
     /// Events of a job after number `after`, in order, at most `limit`, with their exact lines.
+    /// [`StoreError::NotFound`] if there is no such job.
     async fn events_after(
         &self,
         job: JobId,
@@ -74,7 +80,7 @@ pub trait Store: Send + Sync + 'static {
     /// Jobs, newest first.
     async fn jobs(&self, filter: &JobFilter) -> Result<JobPage, StoreError>;
 
-    /// How many jobs stand where.
+    /// How many jobs stand where, for every status.
     async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, StoreError>;
 
     /// What changes from now on. A slow listener gets `Lagged` and looks at the log again.

@@ -1,0 +1,69 @@
+//! Names of artifacts. Made from a job's id and numbers only, so no text of a user is ever a path.
+
+use std::fmt;
+
+use bellglass_protocol::id::JobId;
+use object_store::path::Path;
+
+use super::ArtifactError;
+
+/// The name of one artifact.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ArtifactKey(Path);
+
+impl ArtifactKey {
+    /// The workspace as a ZIP.
+    pub fn result(job: JobId) -> Self {
+        Self(folder_of(job).join("output.zip"))
+    }
+
+    /// The output of the job's `n`th step in full.
+    pub fn step_output(job: JobId, n: u32) -> Self {
+        Self(folder_of(job).join("steps").join(format!("{n}.log")))
+    }
+
+    /// The history of actions and results.
+    pub fn memory(job: JobId) -> Self {
+        Self(folder_of(job).join("memory.json"))
+    }
+
+    pub fn as_str(&self) -> &str {
+        self.0.as_ref()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What an error of the object store means for this artifact.
+    pub(super) fn error(&self, action: &'static str, source: object_store::Error) -> ArtifactError {
+        match source {
+            object_store::Error::NotFound { .. } => ArtifactError::NotFound(self.clone()),
+            source => ArtifactError::Failed { action, key: self.clone(), source },
+        }
+    }
+}
+
+impl fmt::Display for ArtifactKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Below this lies everything of a job.
+pub(super) fn folder_of(job: JobId) -> Path {
+    Path::from("jobs").join(job.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_read_as_documented() {
+        let job = JobId::generate();
+        assert_eq!(ArtifactKey::result(job).as_str(), format!("jobs/{job}/output.zip"));
+        assert_eq!(ArtifactKey::step_output(job, 12).as_str(), format!("jobs/{job}/steps/12.log"));
+        assert_eq!(ArtifactKey::memory(job).as_str(), format!("jobs/{job}/memory.json"));
+    }
+}

@@ -1,0 +1,156 @@
+//! Artifacts: the files that a job leaves behind, under keys that are made from its id.
+//!
+//! Everything but the construction is said in terms of an object store, so that S3 takes the
+//! place of a folder without a change here. Knows nothing of what is inside an artifact.
+
+mod key;
+mod seekable;
+mod writer;
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bellglass_protocol::id::JobId;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{StreamExt as _, TryStreamExt as _};
+use object_store::local::LocalFileSystem;
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _};
+
+use crate::private_dir::create_private_dir;
+pub use key::ArtifactKey;
+pub use seekable::SeekableArtifact;
+pub use writer::ArtifactWriter;
+
+/// Where artifacts are kept. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Artifacts {
+    store: Arc<dyn ObjectStore>,
+    /// The folder, where it is one: only a folder keeps traces of uploads that a crash cut off.
+    folder: Option<PathBuf>,
+}
+
+/// An artifact on its way to a reader.
+pub struct ArtifactBody {
+    /// Size of the whole artifact, also when only a part of it was asked for.
+    pub bytes_total: u64,
+    /// Which bytes the stream gives.
+    pub range: Range<u64>,
+    pub stream: BoxStream<'static, Result<Bytes, ArtifactError>>,
+}
+
+/// Why an artifact could not be had or kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArtifactError {
+    #[error("there is no artifact {0}")]
+    NotFound(ArtifactKey),
+    #[error("the artifact has only {bytes_total} bytes")]
+    OutOfRange { bytes_total: u64 },
+    #[error("the artifact {0} was not stored, because writing a part of it failed")]
+    Incomplete(ArtifactKey),
+    #[error("failed to {action} the artifact {key}")]
+    Failed { action: &'static str, key: ArtifactKey, source: object_store::Error },
+    #[error("failed to delete the artifacts of job {job}")]
+    NotDeleted { job: JobId, source: object_store::Error },
+    #[error("failed to {action} the folder {}", .path.display())]
+    Folder { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl Artifacts {
+    /// Keeps artifacts in a folder, which is made where it is missing.
+    pub fn local(dir: &Path) -> Result<Self, ArtifactError> {
+        let folder_error =
+            |action, source| ArtifactError::Folder { action, path: dir.into(), source };
+        create_private_dir(dir).map_err(|error| folder_error("create", error))?;
+        let store = LocalFileSystem::new_with_prefix(dir)
+            .map_err(|error| folder_error("open", error.into()))?
+            // An event says that an artifact is there, so it must not vanish in a power cut.
+            .with_fsync(true);
+        Ok(Self { store: Arc::new(store), folder: Some(dir.into()) })
+    }
+
+    /// Stores a whole artifact. Durable when this returns; replaces what was there at once.
+    pub async fn put(&self, key: &ArtifactKey, content: Bytes) -> Result<(), ArtifactError> {
+        match self.store.put(key.path(), content.into()).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(key.error("store", error)),
+        }
+    }
+
+    /// Stores an artifact piece by piece, from code that blocks. Call it within a tokio runtime.
+    pub fn writer(&self, key: ArtifactKey) -> ArtifactWriter {
+        ArtifactWriter::new(self.store.clone(), key)
+    }
+
+    /// An artifact, or the part of it that `range` names. A range may reach beyond the end.
+    pub async fn get(
+        &self,
+        key: &ArtifactKey,
+        range: Option<Range<u64>>,
+    ) -> Result<ArtifactBody, ArtifactError> {
+        let range = match range {
+            None => None,
+            Some(range) => {
+                let bytes_total = self.size(key).await?;
+                if range.start >= bytes_total || range.is_empty() {
+                    return Err(ArtifactError::OutOfRange { bytes_total });
+                }
+                Some(GetRange::Bounded(range))
+            }
+        };
+        let options = GetOptions { range, ..GetOptions::default() };
+        let found = self.store.get_opts(key.path(), options).await;
+        let found = found.map_err(|error| key.error("read", error))?;
+        let key = key.clone();
+        Ok(ArtifactBody {
+            bytes_total: found.meta.size,
+            range: found.range.clone(),
+            stream: found.into_stream().map_err(move |error| key.error("read", error)).boxed(),
+        })
+    }
+
+    /// How many bytes an artifact has.
+    pub async fn size(&self, key: &ArtifactKey) -> Result<u64, ArtifactError> {
+        Ok(self.head(key).await?.size)
+    }
+
+    /// Opens an artifact for reading here and there, from code that blocks.
+    pub async fn open_seekable(
+        &self,
+        key: &ArtifactKey,
+    ) -> Result<SeekableArtifact, ArtifactError> {
+        let meta = self.head(key).await?;
+        Ok(SeekableArtifact::new(self.store.clone(), meta))
+    }
+
+    /// Deletes everything that a job left behind. It is no error if there is nothing.
+    pub async fn delete_job(&self, job: JobId) -> Result<(), ArtifactError> {
+        let prefix = key::folder_of(job);
+        let found = self.store.list(Some(&prefix)).map_ok(|object| object.location).boxed();
+        let mut deleted = self.store.delete_stream(found);
+        while let Some(outcome) = deleted.next().await {
+            match outcome {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(source) => return Err(ArtifactError::NotDeleted { job, source }),
+            }
+        }
+        if let Some(folder) = &self.folder {
+            // What is left are empty folders and uploads that a crash cut off, which no list shows.
+            let path = folder.join(prefix.as_ref());
+            match tokio::fs::remove_dir_all(&path).await {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(ArtifactError::Folder { action: "delete", path, source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn head(&self, key: &ArtifactKey) -> Result<ObjectMeta, ArtifactError> {
+        self.store.head(key.path()).await.map_err(|error| key.error("look at", error))
+    }
+}

@@ -1,0 +1,51 @@
+//! What can go wrong with the database side of the store, whichever database it is.
+
+use std::io;
+use std::path::PathBuf;
+
+use bellglass_protocol::id::JobId;
+
+/// Why the store did not do what it was asked.
+///
+/// The first four are answers to the caller; the others say that something is wrong with the
+/// installation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    #[error("there is no job {0}")]
+    NotFound(JobId),
+    #[error("the job is not in the hands of this claim any more")]
+    StaleGeneration,
+    #[error("the job is at its end, so nothing can be added to its history")]
+    JobEnded,
+    #[error("only the store itself writes `{0}` events")]
+    ReservedEvent(&'static str),
+
+    #[error("the store is open for reading only")]
+    ReadOnly,
+    #[error("the store is closed")]
+    Closed,
+    #[error("another bellglass process uses this data directory (it holds {})", .0.display())]
+    InUse(PathBuf),
+    #[error("{} is not a database of bellglass", .0.display())]
+    NotOurs(PathBuf),
+    #[error(
+        "{} was written by a newer bellglass (its schema is {found}, this one knows {known}); \
+         use that version or a newer one",
+        .path.display()
+    )]
+    NewerSchema { path: PathBuf, found: i64, known: i64 },
+    #[error(
+        "{} has the schema of an older bellglass; start the server once to bring it up to date",
+        .0.display()
+    )]
+    OlderSchema(PathBuf),
+    #[error("failed to bring the database's schema up to date")]
+    Migration(#[source] sqlx::migrate::MigrateError),
+    #[error("failed to {action} {}", .path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("the database is corrupt: {0}")]
+    Corrupt(String),
+    #[error("the database failed")]
+    Database(#[from] sqlx::Error),
+}

@@ -1,0 +1,94 @@
+//! What may happen to a job next: the rules of claiming, appending, cancelling and leasing.
+//!
+//! Pure decisions over one row of the index, the same for every database. A rule either changes
+//! the row and gives the events to write, or refuses and changes nothing.
+
+use std::time::Duration;
+
+use bellglass_protocol::chain::SealedEvent;
+use bellglass_protocol::event::{EndStatus, EventBody, JobEnd};
+use bellglass_protocol::id::{Generation, WorkerId};
+use bellglass_protocol::view::JobStatus;
+use jiff::Timestamp;
+
+use crate::StoreError;
+use crate::index::IndexRow;
+
+/// Gives the job to a worker under the next generation, which fences off whoever held it before.
+pub(crate) fn claim(
+    row: &mut IndexRow,
+    worker: &WorkerId,
+    lease: Duration,
+    now: Timestamp,
+) -> SealedEvent {
+    let generation = Generation(row.generation.0.saturating_add(1));
+    let claimed = row.append(EventBody::Claimed { worker: worker.clone(), generation }, now);
+    row.lease_until = Some(lease_end(now, lease));
+    claimed
+}
+
+/// Adds what the holder of a job reports: all of it, or nothing.
+pub(crate) fn append(
+    row: &mut IndexRow,
+    generation: Generation,
+    bodies: &[EventBody],
+    now: Timestamp,
+) -> Result<Vec<SealedEvent>, StoreError> {
+    if generation != row.generation {
+        return Err(StoreError::StaleGeneration);
+    }
+    if row.status.is_terminal() {
+        return Err(StoreError::JobEnded);
+    }
+    // A job that was never claimed has generation 0 and no holder who could speak for it.
+    if row.worker.is_none() {
+        return Err(StoreError::StaleGeneration);
+    }
+    for (n, body) in bodies.iter().enumerate() {
+        match body {
+            EventBody::Scheduled { .. } | EventBody::Claimed { .. } => {
+                return Err(StoreError::ReservedEvent(body.kind()));
+            }
+            EventBody::Finished { .. } if n + 1 < bodies.len() => return Err(StoreError::JobEnded),
+            _ => {}
+        }
+    }
+    Ok(bodies.iter().map(|body| row.append(body.clone(), now)).collect())
+}
+
+/// Records the wish that the job end. Where nobody holds it, there is nobody to wait for.
+pub(crate) fn request_cancel(row: &mut IndexRow, by: &str, now: Timestamp) -> Vec<SealedEvent> {
+    let mut events = Vec::new();
+    if row.status.is_terminal() {
+        return events;
+    }
+    if !row.cancel_requested {
+        events.push(row.append(EventBody::CancelRequested { by: by.into() }, now));
+    }
+    if row.status == JobStatus::Scheduled {
+        let end = JobEnd { status: EndStatus::Cancelled, failed_steps: Vec::new(), error: None };
+        events.push(row.append(EventBody::Finished { end }, now));
+    }
+    events
+}
+
+/// Extends a lease. `false` if the worker does not hold the job under this generation any more; a
+/// lease that has run out but was taken by nobody is still its own.
+pub(crate) fn renew(
+    row: &mut IndexRow,
+    worker: &WorkerId,
+    generation: Generation,
+    lease: Duration,
+    now: Timestamp,
+) -> bool {
+    let held = row.worker.as_ref() == Some(worker) && row.generation == generation;
+    if held {
+        row.lease_until = Some(lease_end(now, lease));
+    }
+    held
+}
+
+fn lease_end(now: Timestamp, lease: Duration) -> Timestamp {
+    // A lease beyond the end of the calendar is one that never runs out.
+    now.checked_add(lease).unwrap_or(Timestamp::MAX)
+}

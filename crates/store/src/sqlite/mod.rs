@@ -1,0 +1,174 @@
+//! The store on SQLite: one writer that commits for everybody at once, and a few readers.
+//!
+//! This file is the surface. What may happen to a job is decided in `rules`; this module and those
+//! below it know only how to put it into a database file.
+
+mod batch;
+mod draft;
+mod open;
+mod operation;
+mod reads;
+mod rows;
+mod writer;
+
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bellglass_protocol::chain::SealedEvent;
+use bellglass_protocol::event::EventBody;
+use bellglass_protocol::id::{Generation, JobId, WorkerId};
+use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::view::{JobStatus, JobView};
+use sqlx::SqlitePool;
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use crate::index::{IndexRow, now};
+use crate::{Change, ClaimedJob, JobFilter, JobPage, Store, StoreError};
+use operation::{Append, Cancel, Claim, NewJob, Operation, Pending, Renew};
+
+/// How many changes a listener may lie behind before it has to look at the log again.
+const CHANGES_KEPT: usize = 4096;
+
+/// How many callers may stand in line for the writer before further ones wait to stand in line.
+const QUEUE: usize = 1024;
+
+/// A data directory's database.
+#[derive(Debug)]
+pub struct SqliteStore {
+    readers: SqlitePool,
+    /// `None` when the database was opened for reading only.
+    writer: Option<mpsc::Sender<Operation>>,
+    changes: broadcast::Sender<Change>,
+}
+
+impl SqliteStore {
+    /// Opens the database file, making it and its folder where they are missing.
+    ///
+    /// The file belongs to this store until [`close`](Self::close) returns or the process ends; a
+    /// second store on it is refused with [`StoreError::InUse`].
+    pub async fn open(path: &Path) -> Result<Self, StoreError> {
+        let opened = open::for_writing(path).await?;
+        let (changes, _) = broadcast::channel(CHANGES_KEPT);
+        let (writer, operations) = mpsc::channel(QUEUE);
+        tokio::spawn(writer::serve(opened.connection, opened.lock, operations, changes.clone()));
+        Ok(Self { readers: opened.readers, writer: Some(writer), changes })
+    }
+
+    /// Opens an existing database beside whoever writes to it. Nothing can be changed through
+    /// this store, and it hears of no changes.
+    pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
+        let readers = open::for_reading(path).await?;
+        let (changes, _) = broadcast::channel(1);
+        Ok(Self { readers, writer: None, changes })
+    }
+
+    /// Finishes what was asked for so far and lets go of the file.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        if let Some(writer) = &self.writer {
+            let (closed, wait) = oneshot::channel();
+            if writer.send(Operation::Close(closed)).await.is_ok() {
+                // Either way the writer is gone then, and with it the lock.
+                let _ = wait.await;
+            }
+        }
+    }
+
+    async fn ask<Q, A>(
+        &self,
+        operation: fn(Pending<Q, A>) -> Operation,
+        request: Q,
+    ) -> Result<A, StoreError> {
+        let writer = self.writer.as_ref().ok_or(StoreError::ReadOnly)?;
+        let (pending, answer) = Pending::new(request);
+        writer.send(operation(pending)).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn schedule(&self, spec: JobSpec) -> Result<JobId, StoreError> {
+        // Sealed here and not in the writer: hashing then happens on all cores, and the
+        // transaction that everybody waits for only writes.
+        let (row, scheduled) = IndexRow::accept(spec, now());
+        let id = row.id;
+        let new = Box::new(NewJob { row, line: scheduled.line });
+        self.ask(Operation::Schedule, new).await?;
+        Ok(id)
+    }
+
+    async fn claim_next_job(
+        &self,
+        worker: &WorkerId,
+        lease: Duration,
+    ) -> Result<Option<ClaimedJob>, StoreError> {
+        let claim = Claim { worker: worker.clone(), lease };
+        let Some((job, generation)) = self.ask(Operation::Claim, claim).await? else {
+            return Ok(None);
+        };
+        // A long history is folded here so that the writer does not wait for it.
+        Ok(Some(ClaimedJob { generation, view: self.job(job).await? }))
+    }
+
+    async fn renew_leases(
+        &self,
+        worker: &WorkerId,
+        held: &[(JobId, Generation)],
+        lease: Duration,
+    ) -> Result<Vec<JobId>, StoreError> {
+        let renew = Renew { worker: worker.clone(), held: held.to_vec(), lease };
+        self.ask(Operation::Renew, renew).await
+    }
+
+    async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError> {
+        self.ask(Operation::Release, worker.clone()).await
+    }
+
+    async fn append(
+        &self,
+        job: JobId,
+        generation: Generation,
+        bodies: Vec<EventBody>,
+    ) -> Result<Vec<SealedEvent>, StoreError> {
+        self.ask(Operation::Append, Append { job, generation, bodies }).await
+    }
+
+    async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError> {
+        self.ask(Operation::Cancel, Cancel { job, by: by.into() }).await
+    }
+
+    async fn events_after(
+        &self,
+        job: JobId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<SealedEvent>, StoreError> {
+        reads::events_after(&self.readers, job, after, limit).await
+    }
+
+    async fn job(&self, job: JobId) -> Result<JobView, StoreError> {
+        reads::job(&self.readers, job).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<JobPage, StoreError> {
+        reads::jobs(&self.readers, filter).await
+    }
+
+    async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, StoreError> {
+        reads::count_by_status(&self.readers).await
+    }
+
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        if self.writer.as_ref().is_some_and(mpsc::Sender::is_closed) {
+            return Err(StoreError::Closed);
+        }
+        sqlx::query("SELECT 1").execute(&self.readers).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! What readers ask: events, one job, lists, counts. Never waits for the writer.
+
+use bellglass_protocol::chain::SealedEvent;
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::view::{JobStatus, JobView};
+use futures::TryStreamExt as _;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Row as _, Sqlite, SqlitePool};
+
+use super::rows::{integer, job_id, moment, natural, status};
+use crate::line::read_line;
+use crate::title::SHORTENED;
+use crate::{JobFilter, JobPage, JobSummary, StoreError};
+
+/// Folds a job from its log. The log is streamed, so a long one costs time but not memory.
+pub(super) async fn job(readers: &SqlitePool, job: JobId) -> Result<JobView, StoreError> {
+    let mut lines =
+        sqlx::query_scalar::<_, String>("SELECT line FROM events WHERE job_id = $1 ORDER BY seq")
+            .bind(job.to_string())
+            .fetch(readers);
+    let first = lines.try_next().await?.ok_or(StoreError::NotFound(job))?;
+    let mut view = JobView::begin(&read_line(job, first)?.event).ok_or_else(|| {
+        StoreError::Corrupt(format!("the log of job {job} does not begin with `scheduled`"))
+    })?;
+    while let Some(line) = lines.try_next().await? {
+        view.apply(&read_line(job, line)?.event);
+    }
+    Ok(view)
+}
+
+pub(super) async fn events_after(
+    readers: &SqlitePool,
+    job: JobId,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<SealedEvent>, StoreError> {
+    let lines: Vec<String> = sqlx::query_scalar(
+        "SELECT line FROM events WHERE job_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+    )
+    .bind(job.to_string())
+    // Nothing can come after a number that the database cannot even hold.
+    .bind(integer(after).unwrap_or(i64::MAX))
+    .bind(limit)
+    .fetch_all(readers)
+    .await?;
+    if lines.is_empty() {
+        // An end that was reached and a job that never was look the same up to here.
+        sqlx::query("SELECT 1 FROM jobs WHERE id = $1")
+            .bind(job.to_string())
+            .fetch_optional(readers)
+            .await?
+            .ok_or(StoreError::NotFound(job))?;
+    }
+    lines.into_iter().map(|line| read_line(job, line)).collect()
+}
+
+pub(super) async fn jobs(readers: &SqlitePool, filter: &JobFilter) -> Result<JobPage, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT id, name, title, status, priority, scheduled_at, started_at, finished_at \
+         FROM jobs WHERE TRUE",
+    );
+    if let Some(status) = filter.status {
+        query.push(" AND status = ").push_bind(status.as_str());
+    }
+    if let Some(before) = filter.before {
+        query.push(" AND id < ").push_bind(before.to_string());
+    }
+    if let Some(text) = &filter.search {
+        push_search(&mut query, text);
+    }
+    // One more than asked for tells whether there are more.
+    query.push(" ORDER BY id DESC LIMIT ").push_bind(i64::from(filter.limit) + 1);
+    let rows = query.build().fetch_all(readers).await?;
+    let limit = usize::try_from(filter.limit).unwrap_or(usize::MAX);
+    let more = rows.len() > limit;
+    let jobs = rows.iter().take(limit).map(read_summary).collect::<Result<_, _>>()?;
+    Ok(JobPage { jobs, more })
+}
+
+/// Looks for the text in what the list shows; where the title is shortened, in the whole task.
+fn push_search(query: &mut QueryBuilder<Sqlite>, text: &str) {
+    let pattern = contains_pattern(text);
+    query.push(" AND (name LIKE ").push_bind(pattern.clone());
+    query.push(r" ESCAPE '\' OR title LIKE ").push_bind(pattern.clone());
+    query.push(r" ESCAPE '\' OR (title LIKE ").push_bind(format!("%{SHORTENED}"));
+    query.push(
+        " AND (SELECT json_extract(line, '$.spec.task') FROM events \
+         WHERE job_id = jobs.id AND seq = 1) LIKE ",
+    );
+    query.push_bind(pattern).push(r" ESCAPE '\'))");
+}
+
+/// A pattern for LIKE that matches whatever contains the text, taken literally.
+fn contains_pattern(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len() + 2);
+    pattern.push('%');
+    for c in text.chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('%');
+    pattern
+}
+
+fn read_summary(row: &SqliteRow) -> Result<JobSummary, StoreError> {
+    Ok(JobSummary {
+        id: job_id(row.try_get(0)?)?,
+        name: row.try_get(1)?,
+        title: row.try_get(2)?,
+        status: status(row.try_get(3)?)?,
+        priority: row.try_get(4)?,
+        scheduled_at: moment(row.try_get(5)?)?,
+        started_at: row.try_get::<Option<i64>, _>(6)?.map(moment).transpose()?,
+        finished_at: row.try_get::<Option<i64>, _>(7)?.map(moment).transpose()?,
+    })
+}
+
+/// Every status is in the answer, those that no job has with 0.
+pub(super) async fn count_by_status(
+    readers: &SqlitePool,
+) -> Result<Vec<(JobStatus, u64)>, StoreError> {
+    let mut counts = JobStatus::ALL.map(|status| (status, 0));
+    let rows =
+        sqlx::query("SELECT status, COUNT(*) FROM jobs GROUP BY status").fetch_all(readers).await?;
+    for row in &rows {
+        let counted = status(row.try_get(0)?)?;
+        for (status, count) in &mut counts {
+            if *status == counted {
+                *count = natural(row.try_get(1)?)?;
+            }
+        }
+    }
+    Ok(counts.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::contains_pattern;
+
+    #[test]
+    fn patterns_take_text_literally() {
+        for (text, pattern) in
+            [("abc", "%abc%"), ("50%", r"%50\%%"), ("a_b", r"%a\_b%"), (r"c:\", r"%c:\\%")]
+        {
+            assert_eq!(contains_pattern(text), pattern);
+        }
+    }
+}

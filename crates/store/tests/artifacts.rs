@@ -1,0 +1,193 @@
+//! Artifacts are whole or not there, and read the same in every way.
+
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+use bellglass_protocol::id::JobId;
+use bellglass_store::artifacts::{ArtifactBody, ArtifactError, ArtifactKey, Artifacts};
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use tempfile::TempDir;
+
+/// More than two parts of an upload, with an odd rest.
+const LARGE: usize = (11 << 20) + 12_345;
+
+fn fresh() -> (Artifacts, TempDir) {
+    let dir = TempDir::new().unwrap();
+    (Artifacts::local(&dir.path().join("artifacts")).unwrap(), dir)
+}
+
+/// Bytes that differ from place to place, so that a mix-up shows.
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+async fn write(artifacts: &Artifacts, key: ArtifactKey, content: Vec<u8>) -> u64 {
+    let mut writer = artifacts.writer(key);
+    tokio::task::spawn_blocking(move || {
+        for piece in content.chunks(100_000) {
+            writer.write_all(piece).unwrap();
+        }
+        writer.finish().unwrap()
+    })
+    .await
+    .unwrap()
+}
+
+async fn whole(body: ArtifactBody) -> Vec<u8> {
+    body.stream.try_collect::<Vec<Bytes>>().await.unwrap().concat()
+}
+
+/// Every file below a folder.
+fn files_in(dir: &Path) -> Vec<String> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_in(&path));
+        } else {
+            files.push(path.display().to_string());
+        }
+    }
+    files
+}
+
+#[tokio::test]
+async fn what_is_written_is_read_whole() {
+    let (artifacts, dir) = fresh();
+    let job = JobId::generate();
+    for (n, length) in [0, 1, 1000, 5 << 20, LARGE].into_iter().enumerate() {
+        let key = ArtifactKey::step_output(job, n as u32);
+        let content = pattern(length);
+        assert_eq!(write(&artifacts, key.clone(), content.clone()).await, length as u64);
+        assert_eq!(artifacts.size(&key).await.unwrap(), length as u64);
+        let body = artifacts.get(&key, None).await.unwrap();
+        assert_eq!(body.bytes_total, length as u64);
+        assert!(whole(body).await == content);
+    }
+    assert_eq!(files_in(dir.path()).len(), 5);
+}
+
+#[tokio::test]
+async fn a_put_replaces_what_was_there() {
+    let (artifacts, _dir) = fresh();
+    let key = ArtifactKey::memory(JobId::generate());
+    for content in ["first", "second, longer", "3"] {
+        artifacts.put(&key, Bytes::from(content)).await.unwrap();
+        assert_eq!(whole(artifacts.get(&key, None).await.unwrap()).await, content.as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn ranges_are_exact() {
+    let (artifacts, _dir) = fresh();
+    let key = ArtifactKey::result(JobId::generate());
+    let content = pattern(1000);
+    artifacts.put(&key, content.clone().into()).await.unwrap();
+    for (range, given) in
+        [(0..1000, 0..1000), (0..1, 0..1), (10..20, 10..20), (990..5000, 990..1000)]
+    {
+        let body = artifacts.get(&key, Some(range)).await.unwrap();
+        assert_eq!(body.bytes_total, 1000);
+        assert_eq!(body.range, given);
+        let bytes = given.start as usize..given.end as usize;
+        assert_eq!(whole(body).await, content[bytes]);
+    }
+    for beyond in [1000..1001, 5000..6000, 7..7] {
+        let refused = artifacts.get(&key, Some(beyond)).await.err().unwrap();
+        assert!(matches!(refused, ArtifactError::OutOfRange { bytes_total: 1000 }), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_artifact_is_said_to_be_missing() {
+    let (artifacts, _dir) = fresh();
+    let key = ArtifactKey::result(JobId::generate());
+    let is_missing = |error| matches!(error, ArtifactError::NotFound(missing) if missing == key);
+    assert!(is_missing(artifacts.size(&key).await.unwrap_err()));
+    assert!(is_missing(artifacts.get(&key, None).await.err().unwrap()));
+    assert!(is_missing(artifacts.get(&key, Some(0..1)).await.err().unwrap()));
+    assert!(is_missing(artifacts.open_seekable(&key).await.unwrap_err()));
+}
+
+#[tokio::test]
+async fn an_unfinished_artifact_leaves_nothing() {
+    let (artifacts, dir) = fresh();
+    let key = ArtifactKey::result(JobId::generate());
+    let mut writer = artifacts.writer(key.clone());
+    let artifacts_dir = dir.path().to_path_buf();
+    tokio::task::spawn_blocking(move || {
+        writer.write_all(&pattern(LARGE)).unwrap();
+        // It is on the disk already, but not under its name.
+        assert_eq!(files_in(&artifacts_dir).len(), 1);
+        drop(writer);
+    })
+    .await
+    .unwrap();
+    assert!(matches!(artifacts.size(&key).await, Err(ArtifactError::NotFound(_))));
+    // The runtime cleans up behind the drop; a time-out of the test is the only way to fail.
+    while !files_in(dir.path()).is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn an_artifact_can_be_read_here_and_there() {
+    let (artifacts, _dir) = fresh();
+    let key = ArtifactKey::result(JobId::generate());
+    let content = pattern(LARGE);
+    write(&artifacts, key.clone(), content.clone()).await;
+    let mut file = artifacts.open_seekable(&key).await.unwrap();
+    tokio::task::spawn_blocking(move || {
+        let mut all = Vec::new();
+        file.read_to_end(&mut all).unwrap();
+        assert!(all == content);
+
+        let mut piece = [0; 1000];
+        for start in [0, 5, LARGE - 1000, 3 << 20, (3 << 20) + 10, (256 << 10) - 500, 100] {
+            assert_eq!(file.seek(SeekFrom::Start(start as u64)).unwrap(), start as u64);
+            file.read_exact(&mut piece).unwrap();
+            assert_eq!(piece, content[start..start + 1000]);
+        }
+        file.seek(SeekFrom::End(-3)).unwrap();
+        file.seek(SeekFrom::Current(1)).unwrap();
+        let mut rest = Vec::new();
+        file.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, content[LARGE - 2..]);
+        file.seek(SeekFrom::End(10)).unwrap();
+        assert_eq!(file.read(&mut piece).unwrap(), 0);
+        assert!(file.seek(SeekFrom::Current(-(LARGE as i64) - 11)).is_err());
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_replaced_artifact_is_never_mixed_with_its_successor() {
+    let (artifacts, _dir) = fresh();
+    let key = ArtifactKey::result(JobId::generate());
+    artifacts.put(&key, pattern(1 << 20).into()).await.unwrap();
+    let mut file = artifacts.open_seekable(&key).await.unwrap();
+    artifacts.put(&key, vec![0; 1 << 20].into()).await.unwrap();
+    tokio::task::spawn_blocking(move || assert!(file.read(&mut [0; 10]).is_err())).await.unwrap();
+}
+
+#[tokio::test]
+async fn deleting_a_job_deletes_all_of_it_and_nothing_else() {
+    let (artifacts, dir) = fresh();
+    let (doomed, spared) = (JobId::generate(), JobId::generate());
+    for job in [doomed, spared] {
+        for key in [ArtifactKey::result(job), ArtifactKey::step_output(job, 3)] {
+            artifacts.put(&key, Bytes::from_static(b"x")).await.unwrap();
+        }
+    }
+    // What an upload leaves when the process is killed in the middle of it.
+    let folder = dir.path().join(format!("artifacts/jobs/{doomed}"));
+    std::fs::write(folder.join("output.zip#1"), "half").unwrap();
+
+    artifacts.delete_job(doomed).await.unwrap();
+    artifacts.delete_job(doomed).await.unwrap();
+    assert!(!folder.exists());
+    assert_eq!(files_in(dir.path()).len(), 2);
+    assert_eq!(artifacts.size(&ArtifactKey::result(spared)).await.unwrap(), 1);
+}

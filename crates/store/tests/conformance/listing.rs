@@ -1,0 +1,124 @@
+//! Lists and counts: the index over the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellglass_protocol::event::EndStatus;
+use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::view::JobStatus;
+use bellglass_store::{JobFilter, JobPage, Store};
+
+use crate::support::{finished, output, steps_job, task_job, with_priority, worker};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+async fn list(store: &dyn Store, filter: JobFilter) -> JobPage {
+    store.jobs(&JobFilter { limit: filter.limit.max(1), ..filter }).await.unwrap()
+}
+
+async fn titles_with(store: &dyn Store, search: &str) -> Vec<String> {
+    let filter = JobFilter { search: Some(search.into()), limit: 100, ..JobFilter::default() };
+    list(store, filter).await.jobs.into_iter().map(|job| job.title).collect()
+}
+
+pub(crate) async fn newest_first_in_pages(store: Arc<dyn Store>) {
+    let mut scheduled = Vec::new();
+    for n in 0..7 {
+        scheduled.push(store.schedule(steps_job(&n.to_string())).await.unwrap());
+    }
+    scheduled.reverse();
+    let mut seen = Vec::new();
+    let mut before = None;
+    loop {
+        let page = list(&*store, JobFilter { before, limit: 3, ..JobFilter::default() }).await;
+        seen.extend(page.jobs.iter().map(|job| job.id));
+        assert_eq!(page.more, seen.len() < 7);
+        if !page.more {
+            break;
+        }
+        assert_eq!(page.jobs.len(), 3);
+        before = seen.last().copied();
+    }
+    assert_eq!(seen, scheduled);
+    let exact = list(&*store, JobFilter { limit: 7, ..JobFilter::default() }).await;
+    assert!(!exact.more);
+}
+
+pub(crate) async fn by_status(store: Arc<dyn Store>) {
+    let first = store.schedule(steps_job("1")).await.unwrap();
+    let second = store.schedule(steps_job("2")).await.unwrap();
+    store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    for (status, expected) in [
+        (JobStatus::Running, vec![first]),
+        (JobStatus::Scheduled, vec![second]),
+        (JobStatus::Completed, vec![]),
+    ] {
+        let filter = JobFilter { status: Some(status), limit: 10, ..JobFilter::default() };
+        let found: Vec<_> = list(&*store, filter).await.jobs.iter().map(|job| job.id).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+pub(crate) async fn search_takes_text_literally(store: Arc<dyn Store>) {
+    for task in ["make it 50% faster", "make it 500 faster", "snake_case", "snakeXcase"] {
+        store.schedule(task_job(task)).await.unwrap();
+    }
+    let named = JobSpec { name: Some("Release".into()), ..steps_job("ls") };
+    store.schedule(named).await.unwrap();
+    assert_eq!(titles_with(&*store, "50%").await, ["make it 50% faster"]);
+    assert_eq!(titles_with(&*store, "snake_case").await, ["snake_case"]);
+    assert_eq!(titles_with(&*store, "release").await, ["shell: ls"]);
+    assert!(titles_with(&*store, r"\").await.is_empty());
+    assert!(titles_with(&*store, "' OR 1=1 --").await.is_empty());
+}
+
+pub(crate) async fn search_finds_text_beyond_the_title(store: Arc<dyn Store>) {
+    store.schedule(task_job(&format!("{} the needle", "hay ".repeat(100)))).await.unwrap();
+    store.schedule(task_job(&"hay ".repeat(100))).await.unwrap();
+    let found = titles_with(&*store, "needle").await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].chars().count(), 120);
+    assert_eq!(titles_with(&*store, "hay").await.len(), 2);
+}
+
+pub(crate) async fn the_index_agrees_with_the_log(store: Arc<dyn Store>) {
+    for priority in [0, 3, -2, 9, 1] {
+        let named = JobSpec { name: Some(format!("n{priority}")), ..with_priority(priority) };
+        store.schedule(named).await.unwrap();
+    }
+    let done = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    let end = vec![output("1"), finished(EndStatus::Completed)];
+    store.append(done.view.job_id, done.generation, end).await.unwrap();
+    let stopping = store.claim_next_job(&worker("w"), Duration::ZERO).await.unwrap().unwrap();
+    store.request_cancel(stopping.view.job_id, "me").await.unwrap();
+    store.claim_next_job(&worker("x"), LEASE).await.unwrap().unwrap();
+    let waiting = list(&*store, JobFilter { limit: 1, ..JobFilter::default() }).await;
+    store.request_cancel(waiting.jobs[0].id, "me").await.unwrap();
+
+    let all = list(&*store, JobFilter { limit: 100, ..JobFilter::default() }).await;
+    assert_eq!(all.jobs.len(), 5);
+    for row in all.jobs {
+        let view = store.job(row.id).await.unwrap();
+        assert_eq!(row.status, view.status);
+        assert_eq!(row.name, view.spec.name);
+        assert_eq!(row.priority, view.spec.priority.0);
+        assert_eq!(row.scheduled_at, view.scheduled_at);
+        assert_eq!(row.started_at, view.started_at);
+        assert_eq!(row.finished_at, view.finished_at);
+        assert_eq!(row.title, "shell: true");
+    }
+}
+
+pub(crate) async fn every_status_is_counted(store: Arc<dyn Store>) {
+    for _ in 0..3 {
+        store.schedule(steps_job("true")).await.unwrap();
+    }
+    store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    let counts = store.count_by_status().await.unwrap();
+    let expected = JobStatus::ALL.map(|status| match status {
+        JobStatus::Scheduled => (status, 2),
+        JobStatus::Running => (status, 1),
+        _ => (status, 0),
+    });
+    assert_eq!(counts, expected);
+}

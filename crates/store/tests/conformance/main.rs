@@ -1,0 +1,75 @@
+//! What every store does, whichever database is under it. One function for each behaviour.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cancelling;
+mod claiming;
+mod leases;
+mod listing;
+mod log;
+
+use std::sync::Arc;
+
+use bellglass_store::{SqliteStore, Store};
+use tempfile::TempDir;
+
+/// Makes a test of each behaviour for the database that `$fresh` opens empty.
+macro_rules! conformance {
+    ($database:ident, $fresh:path: $($module:ident :: $behaviour:ident,)*) => {
+        mod $database {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+                async fn $behaviour() {
+                    let (store, _guard) = $fresh().await;
+                    super::$module::$behaviour(store).await;
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! for_every_behaviour {
+    ($database:ident, $fresh:path) => {
+        conformance! { $database, $fresh:
+            claiming::higher_priority_first_then_older,
+            claiming::nothing_to_claim_is_no_error,
+            claiming::no_job_is_claimed_twice,
+            claiming::a_claim_shows_the_job_with_the_claim_in_it,
+            leases::a_lease_keeps_others_away,
+            leases::a_job_whose_lease_ran_out_is_taken_over,
+            leases::a_predecessor_is_fenced_off,
+            leases::renewing_reports_what_was_lost,
+            leases::a_renewed_lease_holds,
+            leases::released_leases_can_be_claimed_at_once,
+            cancelling::a_waiting_job_ends_at_once,
+            cancelling::a_running_job_gets_one_event,
+            cancelling::an_ended_job_stays_as_it_is,
+            cancelling::a_cancelled_job_without_holder_is_still_claimed,
+            cancelling::an_unknown_job_is_not_found,
+            log::pages_are_exact_and_the_chain_holds,
+            log::many_writers_share_one_log_store,
+            log::an_append_is_all_or_nothing,
+            log::nothing_comes_after_the_end,
+            log::only_the_holder_appends,
+            log::an_unknown_job_has_no_log,
+            log::times_never_run_backwards,
+            log::changes_are_told_after_they_are_readable,
+            listing::newest_first_in_pages,
+            listing::by_status,
+            listing::search_takes_text_literally,
+            listing::search_finds_text_beyond_the_title,
+            listing::the_index_agrees_with_the_log,
+            listing::every_status_is_counted,
+        }
+    };
+}
+
+for_every_behaviour!(sqlite, crate::open_sqlite);
+
+async fn open_sqlite() -> (Arc<dyn Store>, TempDir) {
+    let dir = TempDir::new().unwrap();
+    let store = SqliteStore::open(&dir.path().join("store.db")).await.unwrap();
+    store.ping().await.unwrap();
+    (Arc::new(store), dir)
+}

@@ -1,0 +1,116 @@
+//! The database as a file: whose it is, who uses it, and what happens when it was tampered with.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use bellglass_protocol::chain::{ChainError, Verifier};
+use bellglass_store::{SqliteStore, Store as _, StoreError};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _};
+use support::{steps_job, verified_kinds};
+
+/// Runs a statement as somebody who has the file but not the store.
+async fn meddle(path: &Path, statement: &'static str) {
+    let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
+    let mut connection = options.connect().await.unwrap();
+    sqlx::query(statement).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn jobs_survive_closing_and_opening() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("deep/er/store.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    store.close().await;
+    assert!(matches!(store.schedule(steps_job("true")).await, Err(StoreError::Closed)));
+    assert!(store.ping().await.is_err());
+
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert_eq!(verified_kinds(&store, job).await, ["scheduled"]);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(path.parent().unwrap()), 0o700);
+    assert_eq!(mode(&dir.path().join("deep")), 0o700);
+    assert_eq!(mode(&path), 0o600);
+}
+
+#[tokio::test]
+async fn one_store_at_a_time_but_any_number_of_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let missing = SqliteStore::open_read_only(&path).await.unwrap_err();
+    assert!(matches!(missing, StoreError::File { .. }), "{missing}");
+
+    let store = SqliteStore::open(&path).await.unwrap();
+    let second = SqliteStore::open(&path).await.unwrap_err();
+    assert!(second.to_string().starts_with("another bellglass process uses this data directory"));
+
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    let reader = SqliteStore::open_read_only(&path).await.unwrap();
+    assert_eq!(verified_kinds(&reader, job).await, ["scheduled"]);
+    let refused = reader.schedule(steps_job("true")).await.unwrap_err();
+    assert!(matches!(refused, StoreError::ReadOnly), "{refused}");
+    reader.close().await;
+    store.close().await;
+
+    let offline = SqliteStore::open_read_only(&path).await.unwrap();
+    assert_eq!(verified_kinds(&offline, job).await, ["scheduled"]);
+}
+
+#[tokio::test]
+async fn somebody_elses_file_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("notes.txt");
+    std::fs::write(&text, "not a database").unwrap();
+    let foreign = dir.path().join("foreign.db");
+    meddle(&foreign, "CREATE TABLE recipes (name TEXT)").await;
+    for path in [text, foreign] {
+        let before = std::fs::read(&path).unwrap();
+        for opened in [SqliteStore::open(&path).await, SqliteStore::open_read_only(&path).await] {
+            assert!(matches!(opened, Err(StoreError::NotOurs(_))), "{opened:?}");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    SqliteStore::open(&path).await.unwrap().close().await;
+    meddle(
+        &path,
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+         VALUES (999, 'from the future', TRUE, x'00', 0)",
+    )
+    .await;
+    for opened in [SqliteStore::open(&path).await, SqliteStore::open_read_only(&path).await] {
+        let error = opened.unwrap_err();
+        assert!(matches!(error, StoreError::NewerSchema { found: 999, known: 1, .. }), "{error}");
+    }
+    meddle(&path, "DELETE FROM _sqlx_migrations").await;
+    let older = SqliteStore::open_read_only(&path).await.unwrap_err();
+    assert!(matches!(older, StoreError::OlderSchema(_)), "{older}");
+}
+
+#[tokio::test]
+async fn a_changed_line_is_found_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    let job = store.schedule(steps_job("ls")).await.unwrap();
+    store.request_cancel(job, "me").await.unwrap();
+    store.close().await;
+    meddle(&path, "UPDATE events SET line = replace(line, '\"me\"', '\"you\"') WHERE seq = 2")
+        .await;
+
+    let store = SqliteStore::open_read_only(&path).await.unwrap();
+    let mut verifier = Verifier::new(Some(job));
+    let events = store.events_after(job, 0, 10).await.unwrap();
+    let outcomes: Vec<_> = events.iter().map(|sealed| verifier.line(&sealed.line)).collect();
+    assert!(outcomes[0].is_ok());
+    assert_eq!(outcomes[1], Err(ChainError::Altered { line: 2 }));
+}
