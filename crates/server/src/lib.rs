@@ -1,0 +1,56 @@
+//! The HTTP side of Bellglass: the API, event streams, downloads, operations, the OpenAPI document.
+//!
+//! [`router`] is the table of contents. Each resource has one file under `controllers`. This crate
+//! knows the store and two small traits, [`LiveJobs`] and [`Images`]; how a sandbox or an agent
+//! works it must not know.
+
+mod archive;
+mod content;
+mod controllers;
+mod event_log;
+mod extract;
+mod guard;
+mod links;
+mod live;
+mod metrics;
+mod openapi;
+mod problem;
+mod router;
+mod serve;
+mod settings;
+
+use std::sync::Arc;
+
+use bellglass_protocol::request::Offer;
+use bellglass_store::Store;
+use bellglass_store::artifacts::Artifacts;
+use tokio_util::sync::CancellationToken;
+
+pub use live::{Images, LiveContent, LiveError, LiveJobs};
+pub use openapi::openapi;
+pub use problem::Problem;
+pub use router::router;
+pub use serve::serve;
+pub use settings::{Secret, ServerSettings};
+
+/// Everything that the server is made of.
+pub struct App {
+    pub store: Arc<dyn Store>,
+    pub artifacts: Arc<Artifacts>,
+    /// The workspaces of jobs that run now.
+    pub live: Arc<dyn LiveJobs>,
+    /// What this installation gives to jobs.
+    pub offer: Offer,
+    pub images: Arc<dyn Images>,
+    pub settings: ServerSettings,
+}
+
+/// What handlers share.
+struct Server {
+    app: App,
+    metrics: metrics::Metrics,
+    /// Cancelled when the server is to stop: streams that would go on for ever end then.
+    stopping: CancellationToken,
+}
+
+type SharedServer = Arc<Server>;

@@ -1,0 +1,132 @@
+//! `GET /status/{id}` and `GET /status?task_id=`: where a job stands, in one small document.
+
+use axum::Json;
+use axum::extract::State;
+use bellglass_protocol::event::JobError;
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::step::StepStatus;
+use bellglass_protocol::view::{JobStatus, JobView};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::SharedServer;
+use crate::extract::{JobPath, Parameters, parse_job_id};
+use crate::links::{self, Links};
+use crate::problem::{ApiError, Problem};
+
+/// Where a job stands.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Status {
+    job_id: JobId,
+    /// The same as `job_id`.
+    task_id: JobId,
+    #[schema(required)]
+    name: Option<String>,
+    status: JobStatus,
+    /// The address of the ZIP, once it is stored.
+    #[schema(required)]
+    result: Option<String>,
+    /// The same as `result`.
+    #[schema(required)]
+    download_url: Option<String>,
+    /// Why the job failed, if it did.
+    #[schema(required)]
+    error: Option<JobError>,
+    /// Numbers of the steps that failed, timed out or were cancelled.
+    failed_steps: Vec<u32>,
+    /// Steps that are over, however they ended.
+    steps_done: u32,
+    /// How many steps a fixed list has; unknown for a task.
+    #[schema(required)]
+    steps_total: Option<u32>,
+    /// Whether somebody asked for the job to end.
+    cancel_requested: bool,
+    #[schema(value_type = String, format = DateTime)]
+    scheduled_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    started_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    finished_at: Option<Timestamp>,
+    #[serde(flatten)]
+    links: Links,
+}
+
+impl Status {
+    fn of(view: JobView) -> Self {
+        let over = view.steps.iter().filter(|step| step.status != StepStatus::Running).count();
+        Self {
+            job_id: view.job_id,
+            task_id: view.job_id,
+            status: view.status,
+            result: links::result_url(&view),
+            download_url: links::result_url(&view),
+            name: view.spec.name,
+            error: view.error,
+            failed_steps: view.failed_steps,
+            steps_done: u32::try_from(over).unwrap_or(u32::MAX),
+            steps_total: view.steps_total,
+            cancel_requested: view.cancel_requested,
+            scheduled_at: view.scheduled_at,
+            started_at: view.started_at,
+            finished_at: view.finished_at,
+            links: Links::of(view.job_id),
+        }
+    }
+}
+
+/// Where a job stands
+#[utoipa::path(
+    get, path = "/status/{id}", operation_id = "get_status", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "Where the job stands.", body = Status),
+        (status = 400, description = "Not a job id.", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such job.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn by_path(
+    State(server): State<SharedServer>,
+    JobPath(job): JobPath,
+) -> Result<Json<Status>, ApiError> {
+    Ok(Json(Status::of(server.app.store.job(job).await?)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Which {
+    /// The job.
+    #[param(value_type = Option<JobId>, nullable = false)]
+    task_id: Option<String>,
+    /// Another word for `task_id`.
+    #[param(value_type = Option<JobId>, nullable = false)]
+    job_id: Option<String>,
+}
+
+/// Where a job stands (by query)
+///
+/// Give one of `task_id` and `job_id`.
+#[utoipa::path(
+    get, path = "/status", operation_id = "find_status", tag = "jobs",
+    params(Which),
+    responses(
+        (status = 200, description = "Where the job stands.", body = Status),
+        (status = 400, description = "No id, or not a job id.", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such job.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn by_query(
+    State(server): State<SharedServer>,
+    Parameters(which): Parameters<Which>,
+) -> Result<Json<Status>, ApiError> {
+    let text = match (which.task_id, which.job_id) {
+        (Some(task), Some(job)) if task != job => {
+            return Err(ApiError::InvalidQuery("`task_id` and `job_id` name two jobs".into()));
+        }
+        (Some(id), _) | (None, Some(id)) => id,
+        (None, None) => {
+            return Err(ApiError::InvalidQuery("say which job: /status?task_id=…".into()));
+        }
+    };
+    Ok(Json(Status::of(server.app.store.job(parse_job_id(&text)?).await?)))
+}

@@ -1,0 +1,56 @@
+//! Where the things of a job are found. Paths, so that they hold under any host name.
+
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::view::JobView;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The addresses that go with every answer about a job.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Links {
+    pub status_url: String,
+    /// The history as server-sent events.
+    pub events_url: String,
+    /// The history as JSON lines.
+    pub logs_url: String,
+    /// The noVNC page of the job's desktop, where it has one.
+    #[schema(required)]
+    pub desktop_url: Option<String>,
+    /// The JupyterLab of the sandbox, where it has one.
+    #[schema(required)]
+    pub jupyter_url: Option<String>,
+    /// A port of its own for the desktop, where that is configured.
+    #[schema(required)]
+    pub vnc_port: Option<u16>,
+}
+
+impl Links {
+    pub(crate) fn of(job: JobId) -> Self {
+        Self {
+            status_url: status_url(job),
+            events_url: format!("/jobs/{job}/events"),
+            logs_url: format!("/jobs/{job}/events?format=jsonl"),
+            desktop_url: None,
+            jupyter_url: None,
+            vnc_port: None,
+        }
+    }
+}
+
+pub(crate) fn status_url(job: JobId) -> String {
+    format!("/status/{job}")
+}
+
+pub(crate) fn job_url(job: JobId) -> String {
+    format!("/jobs/{job}")
+}
+
+/// Where the ZIP will be, whether it is there yet or not.
+pub(crate) fn download_url(job: JobId) -> String {
+    format!("/jobs/{job}/output.zip")
+}
+
+/// Where the ZIP is, once it is stored.
+pub(crate) fn result_url(view: &JobView) -> Option<String> {
+    view.result.as_ref().map(|_| download_url(view.job_id))
+}

@@ -1,0 +1,53 @@
+//! What the server asks of the part that runs sandboxes. Implemented elsewhere.
+
+use std::io;
+
+use async_trait::async_trait;
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::step::ToolError;
+use bellglass_protocol::wire::Entry;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+
+/// The workspaces of jobs whose sandboxes run now. Paths are relative to the workspace; the empty
+/// path is the workspace itself.
+#[async_trait]
+pub trait LiveJobs: Send + Sync + 'static {
+    async fn read(&self, job: JobId, path: &str) -> Result<LiveContent, LiveError>;
+
+    /// Creates a file or replaces its content. If `data` ends with an error, nothing may be left
+    /// in the file's place that looks whole.
+    async fn write(
+        &self,
+        job: JobId,
+        path: &str,
+        executable: bool,
+        data: BoxStream<'static, io::Result<Bytes>>,
+    ) -> Result<(), LiveError>;
+
+    async fn delete(&self, job: JobId, path: &str) -> Result<(), LiveError>;
+}
+
+/// What stands at a path.
+pub enum LiveContent {
+    File { bytes: u64, data: BoxStream<'static, io::Result<Bytes>> },
+    Folder(Vec<Entry>),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    #[error("no sandbox of this job runs now")]
+    NotRunning,
+    /// The sandbox said no.
+    #[error("{}", .0.message)]
+    Tool(ToolError),
+    /// The sandbox could not be asked.
+    #[error("the sandbox cannot be reached: {0}")]
+    Broken(String),
+}
+
+/// Which images exist.
+#[async_trait]
+pub trait Images: Send + Sync + 'static {
+    async fn exists(&self, name: &str) -> bool;
+}

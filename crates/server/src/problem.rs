@@ -1,0 +1,255 @@
+//! The one error of the HTTP boundary, and how it becomes a problem document (RFC 9457).
+//!
+//! A client may rely on `code` and on the status. The words may change.
+
+use std::borrow::Cow;
+
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::quantity::ByteSize;
+use bellglass_protocol::request::RequestError;
+use bellglass_store::StoreError;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Why a request was not answered as the client wished.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error("there is no image named `{0}` on this server")]
+    ImageNotFound(String),
+    #[error("the body is larger than the {0} that this server accepts here")]
+    BodyTooLarge(ByteSize),
+    #[error("the body could not be read to its end")]
+    BodyUnreadable,
+    #[error("the body must be JSON, but its Content-Type is {}", .0.as_deref().unwrap_or("missing"))]
+    UnsupportedMediaType(Option<String>),
+    #[error("{0}")]
+    InvalidJobId(String),
+    #[error("there is no job {0}")]
+    JobNotFound(JobId),
+    #[error("{0}")]
+    InvalidQuery(String),
+    #[error("the path {0}")]
+    InvalidPath(Cow<'static, str>),
+    #[error("`{0}` is not the number of a step; steps count from 1")]
+    InvalidStep(String),
+    #[error("the job has no step {0} so far")]
+    StepNotFound(u32),
+    #[error("the job is still at work; its ZIP is stored when it ends")]
+    ResultNotReady,
+    #[error("the job ended without a ZIP")]
+    ResultMissing,
+    #[error("the requested range lies outside of the {0} bytes there are")]
+    RangeNotSatisfiable(u64),
+    #[error("there is nothing at `{0}` in the workspace")]
+    FileNotFound(String),
+    #[error("the job's sandbox does not run yet, so it has no files")]
+    NotStarted,
+    #[error("the job has ended; its files can be read but no longer changed")]
+    JobEnded,
+    /// The sandbox refused; the text is its own and was shortened.
+    #[error("the sandbox answered: {0}")]
+    RefusedBySandbox(String),
+    #[error("the job's sandbox cannot be reached")]
+    SandboxUnreachable,
+    #[error("this server does not answer under the host name `{0}`")]
+    ForbiddenHost(String),
+    #[error("pages of other sites may not call this server")]
+    ForbiddenOrigin,
+    #[error("this server needs a token, and the request has none or a wrong one")]
+    Unauthorized,
+    #[error("there is nothing at this address")]
+    NotFound,
+    #[error("this address does not take this method")]
+    MethodNotAllowed,
+    #[error("something went wrong inside the server; its log says what")]
+    Internal,
+}
+
+/// What is the same for every error of one kind.
+pub(crate) struct Kind {
+    pub code: &'static str,
+    pub status: StatusCode,
+    pub title: &'static str,
+}
+
+const fn kind(code: &'static str, status: u16, title: &'static str) -> Kind {
+    let Ok(status) = StatusCode::from_u16(status) else { panic!("a valid status") };
+    Kind { code, status, title }
+}
+
+/// Every kind of error, in the order in which the documentation lists them.
+pub(crate) const KINDS: &[Kind] = &[
+    kind("invalid_json", 400, "The body is not JSON"),
+    kind("unreadable_body", 400, "The body broke off"),
+    kind("body_too_large", 413, "The body is too large"),
+    kind("unsupported_media_type", 415, "The body is not declared as JSON"),
+    kind("invalid_request", 422, "A field is wrong"),
+    kind("unknown_tool", 422, "There is no such tool"),
+    kind("no_work", 422, "The job has nothing to do"),
+    kind("ambiguous_work", 422, "The job has more than one thing to do"),
+    kind("no_model_configured", 422, "No model is configured"),
+    kind("not_available", 422, "Not available on this server"),
+    kind("image_not_found", 422, "There is no such image"),
+    kind("invalid_job_id", 400, "Not a job id"),
+    kind("job_not_found", 404, "There is no such job"),
+    kind("invalid_query", 400, "A query parameter is wrong"),
+    kind("invalid_path", 400, "Not a path inside the workspace"),
+    kind("invalid_step", 400, "Not the number of a step"),
+    kind("step_not_found", 404, "There is no such step"),
+    kind("result_not_ready", 404, "The result is not ready yet"),
+    kind("result_missing", 404, "The job left no result"),
+    kind("range_not_satisfiable", 416, "There are no such bytes"),
+    kind("file_not_found", 404, "There is no such file"),
+    kind("not_started", 409, "The sandbox does not run yet"),
+    kind("job_ended", 409, "The job has ended"),
+    kind("refused_by_sandbox", 409, "The sandbox refused"),
+    kind("sandbox_unreachable", 503, "The sandbox cannot be reached"),
+    kind("forbidden_host", 403, "Unknown host name"),
+    kind("forbidden_origin", 403, "Called from another site"),
+    kind("unauthorized", 401, "A token is needed"),
+    kind("not_found", 404, "Nothing is here"),
+    kind("method_not_allowed", 405, "The method is not allowed"),
+    kind("internal", 500, "The server failed"),
+];
+
+impl ApiError {
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::Request(error) => error.code(),
+            Self::ImageNotFound(_) => "image_not_found",
+            Self::BodyTooLarge(_) => "body_too_large",
+            Self::BodyUnreadable => "unreadable_body",
+            Self::UnsupportedMediaType(_) => "unsupported_media_type",
+            Self::InvalidJobId(_) => "invalid_job_id",
+            Self::JobNotFound(_) => "job_not_found",
+            Self::InvalidQuery(_) => "invalid_query",
+            Self::InvalidPath(_) => "invalid_path",
+            Self::InvalidStep(_) => "invalid_step",
+            Self::StepNotFound(_) => "step_not_found",
+            Self::ResultNotReady => "result_not_ready",
+            Self::ResultMissing => "result_missing",
+            Self::RangeNotSatisfiable(_) => "range_not_satisfiable",
+            Self::FileNotFound(_) => "file_not_found",
+            Self::NotStarted => "not_started",
+            Self::JobEnded => "job_ended",
+            Self::RefusedBySandbox(_) => "refused_by_sandbox",
+            Self::SandboxUnreachable => "sandbox_unreachable",
+            Self::ForbiddenHost(_) => "forbidden_host",
+            Self::ForbiddenOrigin => "forbidden_origin",
+            Self::Unauthorized => "unauthorized",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::Internal => "internal",
+        }
+    }
+
+    fn kind(&self) -> &'static Kind {
+        let code = self.code();
+        let last = &KINDS[KINDS.len() - 1];
+        KINDS.iter().find(|kind| kind.code == code).unwrap_or(last)
+    }
+
+    /// What the client can do about it, where the error itself does not say so.
+    fn hint(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            Self::ImageNotFound(name) => {
+                format!("Build it on the server with `bellglass image build {name}`; `bellglass image list` shows what is there.").into()
+            }
+            Self::UnsupportedMediaType(_) => "Send the header Content-Type: application/json; with curl: -H \"Content-Type: application/json\".".into(),
+            Self::ResultNotReady => "Follow `events_url` until the event `finished`, or ask `status_url` again.".into(),
+            Self::ResultMissing => "`error` in the job's status says why; its log is complete.".into(),
+            Self::NotStarted => "Follow `events_url` until the event `sandbox.ready`.".into(),
+            Self::ForbiddenHost(_) => "Call it as http://localhost, or add the name to `allowed_hosts` in bellglass.toml.".into(),
+            Self::Unauthorized => "Send the header Authorization: Bearer TOKEN.".into(),
+            Self::NotFound => "See /docs for all addresses.".into(),
+            Self::MethodNotAllowed => "The Allow header lists the methods that it takes.".into(),
+            _ => return None,
+        })
+    }
+
+    fn header(&self) -> Option<(HeaderName, HeaderValue)> {
+        Some(match self {
+            Self::ResultNotReady | Self::NotStarted | Self::SandboxUnreachable => {
+                (header::RETRY_AFTER, HeaderValue::from_static("1"))
+            }
+            Self::Unauthorized => {
+                (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bellglass\""))
+            }
+            Self::RangeNotSatisfiable(bytes) => {
+                (header::CONTENT_RANGE, HeaderValue::try_from(format!("bytes */{bytes}")).ok()?)
+            }
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn problem(&self) -> Problem {
+        let kind = self.kind();
+        let pointer = match self {
+            Self::Request(error) => error.pointer().map(str::to_owned),
+            Self::ImageNotFound(_) => Some("image".into()),
+            _ => None,
+        };
+        Problem {
+            type_uri: format!("/docs#error-{}", kind.code),
+            title: kind.title.into(),
+            status: kind.status.as_u16(),
+            detail: self.to_string(),
+            code: kind.code.into(),
+            pointer,
+            hint: self.hint().map(Cow::into_owned),
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NotFound(job) => Self::JobNotFound(job),
+            other => {
+                tracing::error!(error = &other as &dyn std::error::Error, "the store failed");
+                Self::Internal
+            }
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let problem = self.problem();
+        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        let status = StatusCode::from_u16(problem.status).unwrap_or_default();
+        let mut response = (status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
+        if let Some((name, value)) = self.header() {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// An error as clients see it: a problem document after RFC 9457.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// Where this kind of error is explained.
+    #[serde(rename = "type")]
+    pub type_uri: String,
+    pub title: String,
+    pub status: u16,
+    /// What is wrong in this case.
+    pub detail: String,
+    /// The stable word for this kind of error.
+    pub code: String,
+    /// Where in the request's body the error is, such as `steps[2].command`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub pointer: Option<String>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub hint: Option<String>,
+}

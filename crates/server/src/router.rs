@@ -1,0 +1,88 @@
+//! Every address of the server, one line each.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::controllers::{
+    cancel, events, files, jobs, memory, operations, pages, result, schedule, status, steps,
+};
+use crate::guard::{Guard, protect, put_protective_headers};
+use crate::metrics::{Metrics, measure};
+use crate::problem::ApiError;
+use crate::{App, Server, SharedServer, openapi};
+
+/// What the OpenAPI document describes.
+pub(crate) fn api() -> OpenApiRouter<SharedServer> {
+    OpenApiRouter::with_openapi(openapi::frame())
+        .routes(routes!(schedule::schedule))
+        .routes(routes!(schedule::submit))
+        .routes(routes!(status::by_path))
+        .routes(routes!(status::by_query))
+        .routes(routes!(jobs::list))
+        .routes(routes!(jobs::show))
+        .routes(routes!(cancel::cancel))
+        .routes(routes!(events::list))
+        .routes(routes!(result::download))
+        .routes(routes!(memory::show))
+        .routes(routes!(steps::output))
+        .routes(routes!(files::list))
+        .routes(routes!(files::read, files::write, files::delete))
+        .routes(routes!(operations::healthz))
+        .routes(routes!(operations::readyz))
+        .routes(routes!(operations::metrics))
+        .routes(routes!(operations::openapi_json))
+        .routes(routes!(pages::docs))
+}
+
+/// What only people and their browsers ask for.
+fn pages() -> Router<SharedServer> {
+    Router::new()
+        .route("/", get(pages::landing))
+        .route("/docs/docs.js", get(pages::script))
+        .route("/docs/pages.css", get(pages::style))
+        .route("/jobs/{id}/files/", get(files::list))
+}
+
+/// The whole server as a service.
+pub fn router(app: App) -> Router {
+    build(app, CancellationToken::new())
+}
+
+pub(crate) fn build(app: App, stopping: CancellationToken) -> Router {
+    let (api, document) = api().split_for_parts();
+    let guard = Guard::new(&app.settings);
+    let metrics = Metrics::new(document.paths.paths.keys().map(String::as_str));
+    let server = Arc::new(Server { app, metrics, stopping });
+    // The last layer is the outermost. Nothing here may buffer, compress or time out an answer:
+    // event streams pass through.
+    api.merge(pages())
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(guard, protect))
+        .layer(from_fn_with_state(server.clone(), measure))
+        .layer(CatchPanicLayer::custom(panicked))
+        .with_state(server)
+}
+
+async fn not_found() -> ApiError {
+    ApiError::NotFound
+}
+
+async fn method_not_allowed() -> ApiError {
+    ApiError::MethodNotAllowed
+}
+
+/// The panic itself was logged by the panic hook.
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    let mut response = ApiError::Internal.into_response();
+    put_protective_headers(response.headers_mut());
+    response
+}

@@ -1,0 +1,58 @@
+//! What the operator decides about the HTTP side.
+
+use std::fmt;
+
+use bellglass_protocol::quantity::ByteSize;
+use subtle::ConstantTimeEq;
+
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// Clients must show this. Without one, only the local machine is served.
+    pub token: Option<Secret>,
+    /// Host names beside `localhost` and the loopback addresses under which clients without a
+    /// token may call.
+    pub allowed_hosts: Vec<String>,
+    /// The largest body of a request that is read whole.
+    pub body_limit: ByteSize,
+    /// The largest file that may be put into a workspace.
+    pub upload_limit: ByteSize,
+    /// Whether the server is meant for this machine only. Without a token it must be.
+    pub loopback_only: bool,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self {
+            token: None,
+            allowed_hosts: Vec::new(),
+            body_limit: ByteSize::mib(32),
+            upload_limit: ByteSize::gib(1),
+            loopback_only: true,
+        }
+    }
+}
+
+/// A text that must not be seen: it never appears in logs or debug output.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Compares in a time that does not depend on where the texts differ.
+    pub fn matches(&self, shown: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(shown).into()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}

@@ -1,0 +1,247 @@
+//! A server in a temporary folder, a worker's side to drive jobs with, and a client.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError, ResultSummary};
+use bellglass_protocol::id::{Generation, JobId, WorkerId};
+use bellglass_protocol::job::{IsolationLevel, Limits};
+use bellglass_protocol::request::{ModelOffer, Offer};
+use bellglass_protocol::step::ToolError;
+use bellglass_protocol::wire::{Entry, EntryKind};
+use bellglass_server::{App, Images, LiveContent, LiveError, LiveJobs, ServerSettings};
+use bellglass_store::artifacts::{ArtifactKey, Artifacts};
+use bellglass_store::{JobFilter, SqliteStore, Store};
+use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
+use serde_json::Value;
+use tower::ServiceExt as _;
+
+use crate::document;
+
+pub(crate) const HELLO: &str = r#"{"steps":[{"tool":"shell","command":"echo hello"}]}"#;
+
+pub(crate) struct Harness {
+    pub(crate) store: Arc<SqliteStore>,
+    pub(crate) artifacts: Arc<Artifacts>,
+    pub(crate) live: Arc<MapOfFiles>,
+    pub(crate) router: Router,
+    pub(crate) settings: ServerSettings,
+    _folder: tempfile::TempDir,
+}
+
+impl Harness {
+    pub(crate) async fn new() -> Self {
+        Self::with(ServerSettings::default()).await
+    }
+
+    pub(crate) async fn with(settings: ServerSettings) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(SqliteStore::open(&folder.path().join("b.sqlite")).await.unwrap());
+        let artifacts = Arc::new(Artifacts::local(&folder.path().join("artifacts")).unwrap());
+        let live = Arc::new(MapOfFiles::default());
+        let mut harness =
+            Self { store, artifacts, live, router: Router::new(), settings, _folder: folder };
+        harness.router = bellglass_server::router(harness.app());
+        harness
+    }
+
+    pub(crate) fn app(&self) -> App {
+        App {
+            store: self.store.clone(),
+            artifacts: self.artifacts.clone(),
+            live: self.live.clone(),
+            offer: Offer {
+                defaults: Limits::default(),
+                maxima: Limits::default(),
+                default_image: "base".into(),
+                isolation: IsolationLevel::Namespace,
+                model: ModelOffer::NotConfigured,
+            },
+            images: Arc::new(OnlyBase),
+            settings: self.settings.clone(),
+        }
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        let answer = Answer { status: parts.status, headers: parts.headers, body };
+        document::check(&method, &path, &answer);
+        answer
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(request(Method::GET, path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn get_with(&self, path: &str, name: &str, value: &str) -> Answer {
+        let request = request(Method::GET, path).header(name, value);
+        self.send(request.body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: impl Into<Body>) -> Answer {
+        let request = request(Method::POST, path).header("content-type", "application/json");
+        self.send(request.body(body.into()).unwrap()).await
+    }
+
+    pub(crate) async fn schedule(&self, body: &str) -> JobId {
+        let answer = self.post("/schedule", body.to_owned()).await;
+        assert_eq!(answer.status, StatusCode::ACCEPTED, "{}", answer.text());
+        answer.json()["job_id"].as_str().unwrap().parse().unwrap()
+    }
+
+    pub(crate) async fn job_count(&self) -> usize {
+        let filter = JobFilter { limit: 200, ..JobFilter::default() };
+        self.store.jobs(&filter).await.unwrap().jobs.len()
+    }
+
+    /// Takes the next job as a worker would.
+    pub(crate) async fn claim(&self) -> (JobId, Generation) {
+        let worker = WorkerId::new("test");
+        let claimed = self.store.claim_next_job(&worker, Duration::from_secs(60)).await.unwrap();
+        let claimed = claimed.expect("a job waits");
+        (claimed.view.job_id, claimed.generation)
+    }
+
+    pub(crate) async fn append(&self, (job, generation): (JobId, Generation), body: EventBody) {
+        self.store.append(job, generation, vec![body]).await.unwrap();
+    }
+
+    pub(crate) async fn store_result(&self, claim: (JobId, Generation), zip: Vec<u8>) {
+        let bytes = zip.len() as u64;
+        self.artifacts.put(&ArtifactKey::result(claim.0), zip.into()).await.unwrap();
+        let sha256 = "5e".repeat(32);
+        let result = ResultSummary { bytes, sha256, entries: 3, skipped: Vec::new() };
+        self.append(claim, EventBody::ResultStored { result }).await;
+    }
+
+    pub(crate) async fn finish(&self, claim: (JobId, Generation), status: EndStatus) {
+        let error = (status == EndStatus::Failed)
+            .then(|| JobError { code: "time_limit".into(), message: "it took too long".into() });
+        let end = JobEnd { status, failed_steps: vec![1], error };
+        self.append(claim, EventBody::Finished { end }).await;
+    }
+
+    /// A job that has run to its end and left this ZIP.
+    pub(crate) async fn ended_with(&self, zip: Vec<u8>) -> JobId {
+        let job = self.schedule(HELLO).await;
+        let claim = self.claim().await;
+        self.store_result(claim, zip).await;
+        self.finish(claim, EndStatus::Completed).await;
+        job
+    }
+}
+
+pub(crate) fn request(method: Method, path: &str) -> axum::http::request::Builder {
+    Request::builder().method(method).uri(path).header("host", "localhost:8000")
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("a text")
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("not JSON: {}", self.text()))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The status and the code of a problem document.
+    pub(crate) fn problem(&self) -> (u16, String) {
+        assert_eq!(self.header("content-type"), "application/problem+json", "{}", self.text());
+        let problem = self.json();
+        assert_eq!(problem["status"], self.status.as_u16());
+        let code = problem["code"].as_str().unwrap();
+        assert_eq!(problem["type"], format!("/docs#error-{code}"));
+        (self.status.as_u16(), code.to_owned())
+    }
+}
+
+struct OnlyBase;
+
+#[async_trait]
+impl Images for OnlyBase {
+    async fn exists(&self, name: &str) -> bool {
+        assert_ne!(name, "panic", "this image makes the server panic");
+        name == "base"
+    }
+}
+
+type Files = BTreeMap<String, (bool, Bytes)>;
+
+/// Workspaces of running jobs: a map of files for each.
+#[derive(Default)]
+pub(crate) struct MapOfFiles(pub(crate) Mutex<HashMap<JobId, Files>>);
+
+fn refuse(code: &str, message: &str) -> LiveError {
+    LiveError::Tool(ToolError { code: code.into(), message: message.into() })
+}
+
+#[async_trait]
+impl LiveJobs for MapOfFiles {
+    async fn read(&self, job: JobId, path: &str) -> Result<LiveContent, LiveError> {
+        let jobs = self.0.lock().unwrap();
+        let files = jobs.get(&job).ok_or(LiveError::NotRunning)?;
+        if path == "broken" {
+            return Err(LiveError::Broken("the wire broke".into()));
+        }
+        if path.is_empty() {
+            let entries = files.iter().map(|(path, (executable, data))| Entry {
+                path: path.clone(),
+                kind: EntryKind::File,
+                mode: if *executable { 0o755 } else { 0o644 },
+                bytes: data.len() as u64,
+                modified: 1_700_000_000,
+            });
+            return Ok(LiveContent::Folder(entries.collect()));
+        }
+        let (_, data) = files.get(path).ok_or_else(|| refuse("not_found", "it is not there"))?;
+        let pieces: Vec<_> =
+            data.chunks(3).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+        Ok(LiveContent::File { bytes: data.len() as u64, data: stream::iter(pieces).boxed() })
+    }
+
+    async fn write(
+        &self,
+        job: JobId,
+        path: &str,
+        executable: bool,
+        data: BoxStream<'static, io::Result<Bytes>>,
+    ) -> Result<(), LiveError> {
+        if !self.0.lock().unwrap().contains_key(&job) {
+            return Err(LiveError::NotRunning);
+        }
+        let pieces: Vec<Bytes> =
+            data.try_collect().await.map_err(|error| LiveError::Broken(error.to_string()))?;
+        if path.starts_with("forbidden") {
+            return Err(refuse("symlink", "a symlink \u{1b}[31mleads out"));
+        }
+        let mut jobs = self.0.lock().unwrap();
+        let files = jobs.get_mut(&job).ok_or(LiveError::NotRunning)?;
+        files.insert(path.into(), (executable, pieces.concat().into()));
+        Ok(())
+    }
+
+    async fn delete(&self, job: JobId, path: &str) -> Result<(), LiveError> {
+        let mut jobs = self.0.lock().unwrap();
+        let files = jobs.get_mut(&job).ok_or(LiveError::NotRunning)?;
+        files.remove(path).map(drop).ok_or_else(|| refuse("not_found", "it is not there"))
+    }
+}
