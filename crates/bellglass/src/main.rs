@@ -1,1 +1,41 @@
-fn main(){}
+//! The one executable: server, worker and client, each a subcommand.
+//!
+//! The only crate that reads the environment and the configuration file.
+
+mod api_client;
+mod cli;
+mod commands;
+mod config;
+mod exit;
+mod installation;
+mod live_files;
+mod logging;
+mod render;
+
+use clap::Parser as _;
+
+use exit::Exit;
+
+fn main() -> std::process::ExitCode {
+    let arguments = cli::Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("bellglass: cannot start: {error}");
+            return Exit::Failure.into();
+        }
+    };
+    let exit = match runtime.block_on(commands::run(arguments)) {
+        Ok(exit) => exit,
+        Err(error) => {
+            // One line for each cause: the first says what failed, the others why.
+            eprintln!("bellglass: {error}");
+            error.chain().skip(1).for_each(|cause| eprintln!("  because: {cause}"));
+            exit::of_error(&error)
+        }
+    };
+    // Blocking work that nobody waits for any more must not hold up the exit.
+    runtime.shutdown_background();
+    exit.into()
+}

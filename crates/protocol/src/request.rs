@@ -100,8 +100,16 @@ pub struct Offer {
     pub default_image: String,
     /// The strongest isolation that this host can give.
     pub isolation: IsolationLevel,
-    /// Whether a model is configured that could work on a task.
-    pub has_model: bool,
+    pub model: ModelOffer,
+}
+
+/// Whether there is a model that could work on a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelOffer {
+    /// None is configured.
+    NotConfigured,
+    /// One is configured, but this build has no loop that would drive it.
+    NotDriven,
 }
 
 /// Why a request was refused. Each variant is one stable error code.
@@ -192,10 +200,13 @@ impl JobRequest {
             (None, None, None) => return Err(RequestError::NoWork),
             (Some(task), None, None) | (None, Some(task), None) => {
                 check_task(&task)?;
-                if !offer.has_model {
-                    return Err(RequestError::NoModel);
-                }
-                Work::Task(task)
+                return Err(match offer.model {
+                    ModelOffer::NotConfigured => RequestError::NoModel,
+                    ModelOffer::NotDriven => RequestError::NotAvailable {
+                        field: "task",
+                        why: "this build does not drive models yet; give `steps`".into(),
+                    },
+                });
             }
             (None, None, Some(steps)) => {
                 check_steps(&steps)?;
@@ -412,7 +423,7 @@ mod tests {
             maxima: Limits { memory: ByteSize::gib(16), ..Limits::default() },
             default_image: "base".into(),
             isolation: IsolationLevel::Namespace,
-            has_model: false,
+            model: ModelOffer::NotConfigured,
         }
     }
 

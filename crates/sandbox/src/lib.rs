@@ -1,0 +1,14 @@
+//! How sandboxes are made and spoken to: backends, the client of the guest, images.
+//!
+//! Knows nothing of jobs' histories, databases or HTTP: it gives hands, and somebody else moves them.
+
+pub mod backend;
+pub mod client;
+pub mod host;
+pub mod image;
+pub mod namespace;
+mod sandbox;
+
+pub use backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder, WireStream};
+pub use namespace::NamespaceBackend;
+pub use sandbox::{Sandbox, SandboxError};

@@ -1,0 +1,29 @@
+//! The worker: claims a job, opens its sandbox, drives it to its end, records, cleans up.
+//!
+//! Knows no HTTP. Whatever happens to a job becomes an event in the store, written with the
+//! generation under which the job was claimed, so that a worker which lost its lease can do no harm.
+
+mod capture;
+mod hands;
+mod job;
+mod live;
+mod live_output;
+mod pack;
+mod queue;
+mod spool;
+mod stop;
+mod zip_names;
+
+pub use live::LiveSandboxes;
+pub use queue::{Worker, WorkerSettings};
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+
+/// Where the root file systems of images are.
+#[async_trait]
+pub trait ImageSource: Send + Sync + 'static {
+    /// The root file system of an image, if it was built.
+    async fn rootfs(&self, image: &str) -> Option<PathBuf>;
+}

@@ -1,1 +1,104 @@
 //! The guest proper: takes the wire and runs tools.
+//!
+//! It keeps what must outlive a connection (the calls, the open workspace, what a tool process is
+//! confined to) and accepts connections one after the other. A worker that died simply connects
+//! again and asks for its calls by their ids. How the cage around it was built, it does not know.
+
+mod calls;
+mod confine;
+mod exchange;
+mod failure;
+mod files;
+mod follow;
+mod interpreters;
+mod kill;
+mod output;
+mod probe;
+mod process;
+mod reaper;
+mod run_process;
+mod seccomp;
+mod supervisor;
+mod tools;
+mod transfer;
+mod workspace;
+
+use std::io;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellglass_protocol::launch::GuestConfig;
+use bellglass_protocol::mux::{End, multiplex};
+use bellglass_protocol::report::Probe;
+use tokio::net::{UnixListener, UnixStream};
+
+use calls::Calls;
+use confine::Confinement;
+use workspace::Workspace;
+
+/// Threads for file work. Each transfer holds one while the worker takes its data.
+const BLOCKING_THREADS: usize = 64;
+
+/// What all exchanges share.
+struct Guest {
+    config: GuestConfig,
+    workspace: Workspace,
+    calls: Calls,
+    /// What a tool process gives up; made once, because nothing can be allocated after a fork.
+    confinement: Arc<Confinement>,
+    probe: Probe,
+}
+
+/// Becomes the guest of this sandbox and never returns.
+pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
+    let error = match prepare_and_serve(listener, config) {
+        Ok(()) => "the listener is gone".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("bellglass guest: {error}");
+    std::process::exit(1)
+}
+
+fn prepare_and_serve(listener: StdUnixListener, config: GuestConfig) -> io::Result<()> {
+    // This comes before any other thread exists, so every thread inherits it.
+    confine::work_on_files_as(config.tool_uid, config.tool_gid)?;
+    listener.set_nonblocking(true)?;
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build()?
+        .block_on(async { serve(UnixListener::from_std(listener)?, config).await })
+}
+
+/// Serves every connection that comes. Returns only if the guest cannot start.
+pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()> {
+    let workspace = Workspace::open(&config.workspace)?;
+    let confinement = Arc::new(Confinement::prepare(&config)?);
+    // The probe waits for a child of its own, so it comes before the reaper that takes all.
+    let probe = probe::look_around(&config, &confinement);
+    reaper::start()?;
+    let guest = Arc::new(Guest { config, workspace, calls: Calls::default(), confinement, probe });
+    loop {
+        match listener.accept().await {
+            Ok((connection, _)) => {
+                tokio::spawn(serve_connection(guest.clone(), connection));
+            }
+            // Out of descriptors, most likely. Others will end and give theirs back.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+async fn serve_connection(guest: Arc<Guest>, connection: UnixStream) {
+    let (mux, mut incoming, driver) = multiplex(connection, End::Guest);
+    tokio::spawn(driver);
+    while let Some(stream) = incoming.recv().await {
+        let guest = guest.clone();
+        tokio::spawn(async move {
+            // A stream that breaks concerns nobody but its worker, who knows already.
+            let _ = exchange::serve(&guest, stream).await;
+        });
+    }
+    drop(mux);
+}

@@ -1,3 +1,159 @@
 //! Builds the cage around a new process and turns that process into the guest.
+//!
+//! Runs as a fresh, single-threaded process for each sandbox. It reads a [`LaunchOrder`] from
+//! standard input, prints [`Launched`] or [`LaunchFailure`] as JSON on standard output, and ends;
+//! the guest lives on as a child of whoever started the launcher. Holds no secrets: the guest goes
+//! on in a copy of this process's memory.
 
-pub(crate) fn main() {}
+mod cage;
+mod devices;
+mod id_maps;
+mod mounts;
+mod privileges;
+mod syscalls;
+
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::{fs, io};
+
+use bellglass_protocol::launch::{IdMapping, LaunchFailure, LaunchOrder, Launched};
+
+use syscalls::Stage as _;
+
+/// What went wrong while the cage was built, and at which point.
+#[derive(Debug)]
+struct Failed {
+    stage: String,
+    error: io::Error,
+}
+
+pub(crate) fn main() {
+    let answer = read_order().and_then(|order| launch(&order));
+    let (text, code) = match answer {
+        Ok(launched) => (serde_json::to_string(&launched), 0),
+        Err(failed) => {
+            let failure = LaunchFailure { stage: failed.stage, error: failed.error.to_string() };
+            (serde_json::to_string(&failure), 1)
+        }
+    };
+    println!("{}", text.expect("the answer is plain data"));
+    std::process::exit(code);
+}
+
+fn read_order() -> Result<LaunchOrder, Failed> {
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text).stage("read the launch order")?;
+    serde_json::from_str(&text).map_err(io::Error::other).stage("understand the launch order")
+}
+
+/// Makes the process, gives it its identity, waits until its cage stands.
+fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
+    let listener = listen(&order.wire)?;
+    for file in &order.cgroup_joins {
+        // Joining as oneself before the new process exists is several times cheaper than having it
+        // moved, and the control-group namespace then begins at the sandbox's own group.
+        fs::write(file, "0").stage("join a control group")?;
+    }
+    let image = mounts::ImageSource::prepare(order)?;
+    let (go_reader, go_writer) = rustix::pipe::pipe().stage("make a pipe")?;
+    let (report_reader, report_writer) = rustix::pipe::pipe().stage("make a pipe")?;
+
+    let Some(child) = syscalls::clone_into_new_namespaces().stage("make namespaces")? else {
+        drop((go_writer, report_reader));
+        wait_for_go(go_reader);
+        inhabit(order, image, listener, report_writer)
+    };
+    drop((go_reader, report_writer));
+
+    let set_up = id_maps::write(order.ids, child)
+        .and_then(|()| image.map_ids(order.ids, child))
+        .and_then(|()| {
+            rustix::io::write(&go_writer, b"g").map(drop).map_err(io::Error::from).stage("go")
+        })
+        .and_then(|()| read_report(report_reader));
+    if let Err(failed) = set_up {
+        syscalls::kill(child);
+        return Err(failed);
+    }
+    let (enforced, missing) = describe(order);
+    Ok(Launched { pid: child, enforced, missing })
+}
+
+/// Binds the socket through its folder's descriptor, since a socket's path is limited to 108 bytes.
+fn listen(path: &str) -> Result<UnixListener, Failed> {
+    let path = std::path::Path::new(path);
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::other("the wire's path has no folder")).stage("bind the wire");
+    };
+    let folder = fs::File::open(folder).stage("open the sandbox's run folder")?;
+    let short = format!("/proc/self/fd/{}/{}", folder.as_raw_fd(), name.to_string_lossy());
+    UnixListener::bind(short).stage("bind the wire")
+}
+
+/// Blocks until the launcher has written the id maps. If it died first, so does this process.
+fn wait_for_go(reader: OwnedFd) {
+    let mut byte = [0];
+    if !matches!(rustix::io::read(reader.as_fd(), &mut byte), Ok(1)) {
+        std::process::exit(1);
+    }
+}
+
+/// The new process's side: builds its cage, reports, and becomes the guest.
+fn inhabit(
+    order: &LaunchOrder,
+    image: mounts::ImageSource,
+    listener: UnixListener,
+    report: OwnedFd,
+) -> ! {
+    let report = match cage::build(order, image, &listener, report) {
+        Ok(report) => report,
+        Err((failed, report)) => {
+            let text = format!("{}\0{}", failed.stage, failed.error);
+            let _ = rustix::io::write(report.as_fd(), text.as_bytes());
+            std::process::exit(1);
+        }
+    };
+    let _ = rustix::io::write(report.as_fd(), b"ready");
+    drop(report);
+    crate::inside::run(listener, order.guest.clone())
+}
+
+fn read_report(reader: OwnedFd) -> Result<(), Failed> {
+    let mut text = String::new();
+    fs::File::from(reader).read_to_string(&mut text).stage("hear from the new process")?;
+    match text.split_once('\0') {
+        _ if text == "ready" => Ok(()),
+        Some((stage, error)) => {
+            Err(Failed { stage: stage.into(), error: io::Error::other(error.to_owned()) })
+        }
+        None => Err(io::Error::other("it ended without a word")).stage("hear from the new process"),
+    }
+}
+
+/// What stands, in words, for the sandbox's report.
+fn describe(order: &LaunchOrder) -> (Vec<String>, Vec<String>) {
+    let mut enforced: Vec<String> = [
+        "own user, mount, pid, network, ipc, uts and cgroup namespaces",
+        "image read-only under an overlay of its own",
+        "no host path is mounted; /proc is masked; /sys is absent",
+        "no network device but loopback",
+        "tools run without capabilities, with no_new_privs and a system-call filter",
+    ]
+    .map(String::from)
+    .into();
+    let mut missing = Vec::new();
+    enforced.push(format!("at most {} can be written inside", order.disk));
+    match order.ids {
+        IdMapping::Range { base } => enforced.push(format!("ids 0-65535 inside are {base} and up outside")),
+        IdMapping::Subordinate { uid_base, .. } => {
+            enforced.push(format!("ids inside are subordinate ids from {uid_base} outside"));
+        }
+        IdMapping::Single => missing.push(
+            "no subordinate ids: guest and tools share one user, which is the server's own outside; \
+             install uidmap and add a line to /etc/subuid and /etc/subgid"
+                .into(),
+        ),
+    }
+    (enforced, missing)
+}

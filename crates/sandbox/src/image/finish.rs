@@ -19,10 +19,14 @@ pub(super) const SCRIPT: &str = include_str!("../../../../image/finish.sh");
 /// the wheels, and the environment and command for inside.
 const ENTER: &str = r#"
 set -eu
-root=$1 overlay=$2 wheels=$3
+root=$1 overlay=$2 wheels=$3 modules=usr/local/lib/node_modules
 shift 3
 # What the host's tools wrote must not depend on the host's umask.
 chmod -R u=rwX,go=rX "$overlay" "$wheels"
+# By far the most of it is moved, because a copy would take seconds.
+if [ -d "$overlay/$modules" ] && [ ! -e "$root/$modules" ]; then
+    mv --no-target-directory "$overlay/$modules" "$root/$modules"
+fi
 mount -t tmpfs -o mode=0755 dev "$root/dev"
 mkdir -m 1777 "$root/dev/shm"
 : >"$root/dev/null"

@@ -1,0 +1,164 @@
+//! The client's side of the HTTP API.
+
+use std::time::Duration;
+
+use bellglass_protocol::id::JobId;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{StreamExt as _, TryStreamExt as _};
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::Value;
+
+use crate::cli;
+
+#[derive(Debug)]
+pub(crate) enum ApiError {
+    Unreachable { server: String, source: reqwest::Error },
+    /// The server said no, with a problem document.
+    Problem { status: u16, code: String, detail: String, hint: Option<String> },
+    /// The connection broke in the middle.
+    Broken(reqwest::Error),
+}
+
+impl std::fmt::Display for ApiError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable { server, .. } => write!(
+                f,
+                "no server answers at {server}; start one with `bellglass serve`, or name another \
+                 with --server or BELLGLASS_SERVER"
+            ),
+            Self::Problem { status, code, detail, hint } => {
+                write!(f, "the server refused ({status} {code}): {detail}")?;
+                hint.iter().try_for_each(|hint| write!(f, "\n  {hint}"))
+            }
+            Self::Broken(_) => f.write_str("the connection to the server broke"),
+        }
+    }
+}
+
+impl std::error::Error for ApiError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unreachable { source, .. } | Self::Broken(source) => Some(source),
+            Self::Problem { .. } => None,
+        }
+    }
+}
+
+type ApiResult<T> = Result<T, ApiError>;
+
+/// One server.
+pub(crate) struct ApiClient {
+    http: reqwest::Client,
+    server: String,
+    token: Option<String>,
+}
+
+impl ApiClient {
+    pub(crate) fn new(server: &cli::Server) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(5))
+            // The server is named outright; a proxy for the wide world is not in between.
+            .no_proxy()
+            .build()?;
+        let address = server.server.trim_end_matches('/').to_owned();
+        Ok(Self { http, server: address, token: server.token.clone() })
+    }
+
+    /// The whole address of a path of the API.
+    pub(crate) fn url(&self, path: &str) -> String {
+        if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.server) }
+    }
+
+    pub(crate) async fn submit(&self, body: Vec<u8>) -> ApiResult<Value> {
+        let request = self.request(Method::POST, "/schedule");
+        self.json(request.header("content-type", "application/json").body(body)).await
+    }
+
+    pub(crate) async fn status(&self, job: JobId) -> ApiResult<Value> {
+        self.json(self.request(Method::GET, &format!("/status/{job}"))).await
+    }
+
+    pub(crate) async fn cancel(&self, job: JobId) -> ApiResult<Value> {
+        self.json(self.request(Method::POST, &format!("/jobs/{job}/cancel"))).await
+    }
+
+    pub(crate) async fn jobs(&self, query: &[(&str, String)]) -> ApiResult<Value> {
+        self.json(self.request(Method::GET, "/jobs").query(query)).await
+    }
+
+    /// The ZIP of a job's workspace: its size if known, and its bytes.
+    pub(crate) async fn result(
+        &self,
+        job: JobId,
+    ) -> ApiResult<(Option<u64>, BoxStream<'static, ApiResult<Bytes>>)> {
+        let response = self.send(self.request(Method::GET, &format!("/jobs/{job}/output.zip"))).await?;
+        let bytes = response.content_length();
+        Ok((bytes, response.bytes_stream().map_err(ApiError::Broken).boxed()))
+    }
+
+    /// A job's log, line by line, from event number `after` on. With `follow` it goes on to the end.
+    pub(crate) async fn log(
+        &self,
+        job: JobId,
+        after: u64,
+        follow: bool,
+    ) -> ApiResult<BoxStream<'static, ApiResult<String>>> {
+        let path = format!("/jobs/{job}/events");
+        let mut request = self.request(Method::GET, &path).query(&[("format", "jsonl")]);
+        request = request.query(&[("after", after.to_string())]);
+        if follow {
+            request = request.query(&[("follow", "1")]);
+        }
+        let bytes = self.send(request).await?.bytes_stream();
+        let lines = futures::stream::try_unfold(
+            (bytes.boxed(), Vec::new()),
+            |(mut bytes, mut pending): (BoxStream<'static, _>, Vec<u8>)| async move {
+                loop {
+                    if let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+                        let rest = pending.split_off(end + 1);
+                        pending.pop();
+                        let line = String::from_utf8_lossy(&pending).into_owned();
+                        return Ok(Some((line, (bytes, rest))));
+                    }
+                    match bytes.next().await {
+                        Some(piece) => pending.extend_from_slice(&piece.map_err(ApiError::Broken)?),
+                        None => return Ok(None),
+                    }
+                }
+            },
+        );
+        Ok(lines.boxed())
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, self.url(path));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    async fn json(&self, request: RequestBuilder) -> ApiResult<Value> {
+        self.send(request).await?.json().await.map_err(ApiError::Broken)
+    }
+
+    async fn send(&self, request: RequestBuilder) -> ApiResult<Response> {
+        let unreachable =
+            |source| ApiError::Unreachable { server: self.server.clone(), source };
+        let response = request.send().await.map_err(unreachable)?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let problem: Value = response.json().await.unwrap_or_default();
+        let text = |name: &str| problem[name].as_str().map(str::to_owned);
+        Err(ApiError::Problem {
+            status: status.as_u16(),
+            code: text("code").unwrap_or_else(|| "unknown".into()),
+            detail: text("detail").unwrap_or_else(|| status.to_string()),
+            hint: text("hint"),
+        })
+    }
+}

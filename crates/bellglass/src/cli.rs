@@ -1,0 +1,205 @@
+//! The command line, as clap reads and explains it.
+
+use std::path::PathBuf;
+
+use bellglass_protocol::id::JobId;
+use clap::{Args, Parser, Subcommand};
+
+/// Runs coding agents under glass.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bellglass",
+    version,
+    about = "Runs coding agents under glass: each job in a sealed sandbox of its own.",
+    after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the job failed or a log is \
+                  wrong, 4 no server, 5 the server refused.",
+    max_term_width = 100,
+    propagate_version = true
+)]
+pub(crate) struct Arguments {
+    /// Configuration file [default: ./bellglass.toml, then the user's, then /etc/bellglass]
+    #[arg(long, global = true, value_name = "FILE", env = "BELLGLASS_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Print machine-readable JSON instead of text for people
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the server: API and worker in one process
+    Serve(Serve),
+    /// Run one job here and now, without a server
+    Run(Run),
+    /// Submit a job to a server
+    Submit(Submit),
+    /// Show how a job stands
+    Status(OneJob),
+    /// Show a job's events
+    Logs(Logs),
+    /// Cancel a job, queued or running
+    Cancel(OneJob),
+    /// Download a job's workspace as a ZIP
+    Download(Download),
+    /// List jobs, newest first
+    Jobs(Jobs),
+    /// Build and look at sandbox images
+    #[command(subcommand)]
+    Image(Image),
+    /// Check the hash chain of a job's log
+    Verify(Verify),
+    /// Say what this host can and cannot give, and how to fix it
+    Doctor,
+    /// Show the version
+    Version,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Address to listen on [default: 127.0.0.1:8000]
+    #[arg(long, value_name = "ADDRESS:PORT", env = "BELLGLASS_LISTEN")]
+    pub(crate) listen: Option<String>,
+    #[command(flatten)]
+    pub(crate) storage: Storage,
+    /// Jobs at once [default: twice the number of cores]
+    #[arg(long, value_name = "N", env = "BELLGLASS_SLOTS")]
+    pub(crate) slots: Option<usize>,
+}
+
+/// Where things are kept.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Storage {
+    /// Folder for jobs and their results [default: the user's data folder]
+    #[arg(long, value_name = "DIR", env = "BELLGLASS_DATA")]
+    pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) images: ImageFolder,
+}
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct ImageFolder {
+    /// Folder for images, shared by all data folders [default: images in the user's data folder]
+    #[arg(long = "images", value_name = "DIR", env = "BELLGLASS_IMAGES")]
+    pub(crate) folder: Option<PathBuf>,
+}
+
+/// Which server to speak to.
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    /// The server's address
+    #[arg(long, value_name = "URL", env = "BELLGLASS_SERVER", default_value = "http://127.0.0.1:8000")]
+    pub(crate) server: String,
+    /// The server's access token
+    #[arg(long, value_name = "TOKEN", env = "BELLGLASS_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// A file with the job as JSON, or a task in words
+    #[arg(value_name = "FILE-or-TASK")]
+    pub(crate) job: String,
+    /// Where to put the resulting ZIP [default: the file's name with .zip]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) images: ImageFolder,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Submit {
+    /// A file with the job as JSON (`-` for standard input), or a task in words
+    #[arg(value_name = "FILE-or-TASK")]
+    pub(crate) job: String,
+    /// Follow the job to its end; the exit code tells how it ended
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OneJob {
+    /// The job's id
+    pub(crate) job: JobId,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    /// The job's id
+    pub(crate) job: JobId,
+    /// Stay and show events as they come, until the job ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Download {
+    /// The job's id
+    pub(crate) job: JobId,
+    /// Where to put it [default: JOB.zip]; `-` for standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Jobs {
+    /// Only jobs with this status
+    #[arg(long, value_parser = ["scheduled", "running", "paused", "completed", "failed", "cancelled"])]
+    pub(crate) status: Option<String>,
+    /// Only jobs whose name or task contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) search: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Image {
+    /// Build an image, or find it already built
+    Build {
+        /// A recipe of your own [default: the base image's]
+        #[arg(long, value_name = "FILE")]
+        recipe: Option<PathBuf>,
+        /// Build again even if it is there
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        images: ImageFolder,
+    },
+    /// List the images that were built
+    List {
+        #[command(flatten)]
+        images: ImageFolder,
+    },
+    /// Show one image: its recipe and what is installed in it
+    Inspect {
+        /// The image's name
+        #[arg(default_value = "base")]
+        name: String,
+        #[command(flatten)]
+        images: ImageFolder,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// A job's id, or a file with its log as JSONL (an agent.log)
+    #[arg(value_name = "JOB-or-FILE")]
+    pub(crate) log: String,
+    #[command(flatten)]
+    pub(crate) storage: Storage,
+}

@@ -1,0 +1,105 @@
+//! One file for each command. Each returns how it ended; errors are for people.
+
+mod doctor;
+mod download;
+mod image;
+mod jobs;
+mod logs;
+mod run;
+mod serve;
+mod submit;
+mod verify;
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::api_client::ApiClient;
+use crate::cli::{Arguments, Command};
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::logging;
+
+/// How a command shows what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
+    let format = if arguments.json { Format::Json } else { Format::Text };
+    let config = Config::load(arguments.config.as_deref())?;
+    match arguments.command {
+        Command::Serve(serve) => {
+            logging::start();
+            serve::serve(&config, &serve, format).await
+        }
+        Command::Run(run) => run::run(&config, &run, format).await,
+        Command::Submit(submit) => submit::submit(&submit, format).await,
+        Command::Status(one) => {
+            let status = ApiClient::new(&one.server)?.status(one.job).await?;
+            jobs::show_status(&status, format)
+        }
+        Command::Logs(logs) => logs::logs(&logs, format).await,
+        Command::Cancel(one) => {
+            let answer = ApiClient::new(&one.server)?.cancel(one.job).await?;
+            match format {
+                Format::Json => print_json(&answer)?,
+                Format::Text => {
+                    let status = answer["status"].as_str().unwrap_or("unknown");
+                    match status {
+                        "running" => println!("{}: asked to stop", one.job),
+                        status => println!("{}: {status}", one.job),
+                    }
+                }
+            }
+            Ok(Exit::Success)
+        }
+        Command::Download(download) => download::download(&download, format).await,
+        Command::Jobs(jobs) => jobs::list(&jobs, format).await,
+        Command::Image(image) => image::image(&config, image, format).await,
+        Command::Verify(verify) => verify::verify(&config, &verify, format).await,
+        Command::Doctor => doctor::doctor(&config, format).await,
+        Command::Version => {
+            match format {
+                Format::Json => print_json(&json!({ "version": env!("CARGO_PKG_VERSION") }))?,
+                Format::Text => println!("bellglass {}", env!("CARGO_PKG_VERSION")),
+            }
+            Ok(Exit::Success)
+        }
+    }
+}
+
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// A job's body: the content of a file (`-` is standard input), or a task in words.
+fn read_job(text: &str) -> anyhow::Result<Vec<u8>> {
+    if text == "-" {
+        let mut body = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::stdin(), &mut body)?;
+        return Ok(body);
+    }
+    let path = Path::new(text);
+    if path.is_file() {
+        return std::fs::read(path).with_context(|| format!("cannot read {text}"));
+    }
+    // Something that looks like a file's name was hardly meant as a task.
+    anyhow::ensure!(
+        text.contains(char::is_whitespace) || path.extension().is_none(),
+        "there is no file {text}"
+    );
+    Ok(serde_json::to_vec(&json!({ "task": text }))?)
+}
+
+/// The exit that fits a job's final status.
+fn exit_of(status: &Value) -> Exit {
+    match status["status"].as_str() {
+        Some("failed" | "cancelled") => Exit::JobFailed,
+        _ => Exit::Success,
+    }
+}

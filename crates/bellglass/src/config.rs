@@ -1,0 +1,358 @@
+//! Configuration: flags before environment before `bellglass.toml` before defaults.
+//!
+//! Every key is documented in `docs/configuration.md`; a test keeps that page current.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits};
+use bellglass_protocol::quantity::{ByteSize, Seconds};
+use bellglass_protocol::request::{ModelOffer, Offer};
+use bellglass_server::{Secret, ServerSettings};
+use serde::Deserialize;
+
+use crate::cli;
+
+/// What `bellglass.toml` may say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ConfigFile {
+    pub(crate) data: Option<PathBuf>,
+    pub(crate) images: Option<PathBuf>,
+    pub(crate) server: ServerSection,
+    pub(crate) worker: WorkerSection,
+    pub(crate) image: ImageSection,
+    pub(crate) model: ModelSection,
+    /// What a job gets when it does not say.
+    pub(crate) limits: Limits,
+    /// What a job may ask for at the most.
+    pub(crate) max_limits: MaxLimits,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ServerSection {
+    pub(crate) listen: String,
+    pub(crate) token: Option<String>,
+    pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) body_limit: ByteSize,
+    pub(crate) upload_limit: ByteSize,
+}
+
+impl Default for ServerSection {
+    fn default() -> Self {
+        let settings = ServerSettings::default();
+        Self {
+            listen: "127.0.0.1:8000".into(),
+            token: None,
+            allowed_hosts: Vec::new(),
+            body_limit: settings.body_limit,
+            upload_limit: settings.upload_limit,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WorkerSection {
+    pub(crate) slots: Option<usize>,
+    pub(crate) lease: Seconds,
+}
+
+impl Default for WorkerSection {
+    fn default() -> Self {
+        Self { slots: None, lease: Seconds::whole(10) }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ImageSection {
+    /// The image of jobs that name none.
+    pub(crate) default: String,
+}
+
+impl Default for ImageSection {
+    fn default() -> Self {
+        Self { default: DEFAULT_IMAGE.into() }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ModelSection {
+    pub(crate) base_url: Option<String>,
+}
+
+/// Upper bounds, with defaults of their own.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct MaxLimits(pub(crate) PartialLimits);
+
+impl Default for MaxLimits {
+    fn default() -> Self {
+        Self(PartialLimits::default())
+    }
+}
+
+/// Limits of which some are named.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct PartialLimits {
+    memory: Option<ByteSize>,
+    disk: Option<ByteSize>,
+    processes: Option<u32>,
+    cpus: Option<f64>,
+    open_files: Option<u32>,
+    time: Option<Seconds>,
+    step_time: Option<Seconds>,
+    output: Option<ByteSize>,
+}
+
+impl PartialLimits {
+    /// Generous bounds where none are named, but never below the defaults of jobs.
+    fn complete(&self, defaults: &Limits) -> Limits {
+        let day = Seconds::whole(86_400);
+        let larger = |a: f64, b: f64| if a > b { a } else { b };
+        let longer = |a: Seconds, b: Seconds| if a > b { a } else { b };
+        Limits {
+            memory: self.memory.unwrap_or(ByteSize::gib(16).max(defaults.memory)),
+            disk: self.disk.unwrap_or(ByteSize::gib(16).max(defaults.disk)),
+            processes: self.processes.unwrap_or(4096.max(defaults.processes)),
+            cpus: self.cpus.unwrap_or(larger(cores() as f64, defaults.cpus)),
+            open_files: self.open_files.unwrap_or(16_384.max(defaults.open_files)),
+            time: self.time.unwrap_or(longer(day, defaults.time)),
+            step_time: self.step_time.unwrap_or(longer(day, defaults.step_time)),
+            output: self.output.unwrap_or(ByteSize::gib(1).max(defaults.output)),
+        }
+    }
+}
+
+/// Everything decided, wherever it came from.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) file: ConfigFile,
+    environment: Environment,
+}
+
+/// What the environment says that clap does not read for us.
+#[derive(Debug, Default)]
+pub(crate) struct Environment {
+    data_home: Option<PathBuf>,
+    config_home: Option<PathBuf>,
+    has_model_key: bool,
+    token: Option<String>,
+    pub(crate) cluster: Option<String>,
+}
+
+impl Environment {
+    fn read() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let home = variable("HOME").map(PathBuf::from);
+        let under_home = |folder| home.as_ref().map(|home| home.join(folder));
+        let xdg = |name, folder| variable(name).map(PathBuf::from).or_else(|| under_home(folder));
+        let kubeconfig = under_home(".kube/config").filter(|file| file.exists());
+        Self {
+            data_home: xdg("XDG_DATA_HOME", ".local/share"),
+            config_home: xdg("XDG_CONFIG_HOME", ".config"),
+            has_model_key: variable("OPENAI_API_KEY").is_some()
+                || variable("ANTHROPIC_API_KEY").is_some(),
+            token: std::env::var("BELLGLASS_TOKEN").ok().filter(|token| !token.is_empty()),
+            cluster: variable("KUBECONFIG")
+                .map(|_| "KUBECONFIG".to_owned())
+                .or_else(|| kubeconfig.map(|file| file.display().to_string()))
+                .or_else(|| variable("KUBERNETES_SERVICE_HOST").map(|_| "this pod".to_owned())),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file that was named, or the first that exists where one is expected.
+    pub(crate) fn load(named: Option<&Path>) -> anyhow::Result<Self> {
+        let environment = Environment::read();
+        let file = match named {
+            Some(path) => {
+                let text = std::fs::read_to_string(path);
+                let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+                parse(&text, path)?
+            }
+            None => match expected_files(&environment).into_iter().find_map(read_if_there) {
+                Some((path, text)) => parse(&text, &path)?,
+                None => ConfigFile::default(),
+            },
+        };
+        Ok(Self { file, environment })
+    }
+
+    pub(crate) fn cluster(&self) -> Option<&str> {
+        self.environment.cluster.as_deref()
+    }
+
+    pub(crate) fn has_model(&self) -> bool {
+        self.environment.has_model_key || self.file.model.base_url.is_some()
+    }
+
+    pub(crate) fn data(&self, flag: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+        match flag.or(self.file.data.as_ref()) {
+            Some(folder) => Ok(folder.clone()),
+            None => Ok(self.data_home()?.join("bellglass")),
+        }
+    }
+
+    pub(crate) fn images(&self, flag: &cli::ImageFolder) -> anyhow::Result<PathBuf> {
+        match flag.folder.as_ref().or(self.file.images.as_ref()) {
+            Some(folder) => Ok(folder.clone()),
+            None => Ok(self.data_home()?.join("bellglass/images")),
+        }
+    }
+
+    fn data_home(&self) -> anyhow::Result<&Path> {
+        let home = self.environment.data_home.as_deref();
+        home.context("HOME is not set; say where data goes with --data and --images")
+    }
+
+    pub(crate) fn listen(&self, flag: Option<&str>) -> anyhow::Result<SocketAddr> {
+        let text = flag.unwrap_or(&self.file.server.listen).trim();
+        let text = text.replace("localhost", "127.0.0.1");
+        text.parse().with_context(|| {
+            format!("`{text}` is no address to listen on; write for example 127.0.0.1:8000")
+        })
+    }
+
+    /// The settings of the HTTP side. Refuses to serve the world without a token.
+    pub(crate) fn server_settings(&self, listen: SocketAddr) -> anyhow::Result<ServerSettings> {
+        let section = &self.file.server;
+        let token = self.environment.token.as_ref().or(section.token.as_ref());
+        if let Some(token) = token
+            && (token.len() < 16 || !token.chars().all(|c| c.is_ascii_graphic()))
+        {
+            bail!("the token must be at least 16 visible ASCII characters; try `openssl rand -hex 32`");
+        }
+        let loopback_only = listen.ip().is_loopback();
+        if !loopback_only && token.is_none() {
+            bail!(
+                "{listen} can be reached from other machines, so a token is required: set \
+                 BELLGLASS_TOKEN (try `openssl rand -hex 32`), or listen on 127.0.0.1"
+            );
+        }
+        Ok(ServerSettings {
+            token: token.map(Secret::new),
+            allowed_hosts: section.allowed_hosts.clone(),
+            body_limit: section.body_limit,
+            upload_limit: section.upload_limit,
+            loopback_only,
+        })
+    }
+
+    pub(crate) fn slots(&self, flag: Option<usize>) -> anyhow::Result<usize> {
+        match flag.or(self.file.worker.slots) {
+            Some(0) => bail!("`slots` must be at least 1"),
+            Some(slots) => Ok(slots.min(10_000)),
+            None => Ok(2 * cores()),
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.file.worker.lease.duration().max(Duration::from_secs(1))
+    }
+
+    /// What jobs are offered here.
+    pub(crate) fn offer(&self, isolation: IsolationLevel) -> Offer {
+        let defaults = self.file.limits;
+        Offer {
+            defaults,
+            maxima: self.file.max_limits.0.complete(&defaults),
+            default_image: self.file.image.default.clone(),
+            isolation,
+            model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn expected_files(environment: &Environment) -> Vec<PathBuf> {
+    let mut files = vec![PathBuf::from("bellglass.toml")];
+    files.extend(environment.config_home.as_ref().map(|home| home.join("bellglass/bellglass.toml")));
+    files.push("/etc/bellglass/bellglass.toml".into());
+    files
+}
+
+fn read_if_there(path: PathBuf) -> Option<(PathBuf, String)> {
+    let text = std::fs::read_to_string(&path).ok()?;
+    Some((path, text))
+}
+
+/// Reads the text of a file. An error names the file, the line and the column.
+fn parse(text: &str, path: &Path) -> anyhow::Result<ConfigFile> {
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        let before = &text[..offset.min(text.len())];
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        anyhow::anyhow!("{}:{line}:{column}: {}", path.display(), error.message())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(text: &str) -> String {
+        parse(text, Path::new("bellglass.toml")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn unknown_keys_are_rejected_with_file_and_line() {
+        let error = error_of("[server]\nlisten = \"127.0.0.1:1\"\nport = 7\n");
+        assert!(error.starts_with("bellglass.toml:3:1: unknown field `port`"), "{error}");
+        let error = error_of("\n[limits]\nmemory = \"lots\"\n");
+        assert!(error.starts_with("bellglass.toml:3:10: `lots` is not a size"), "{error}");
+        let error = error_of("[server\n");
+        assert!(error.starts_with("bellglass.toml:1:"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_file_gives_the_defaults() {
+        let file = parse("", Path::new("x")).unwrap();
+        assert_eq!(file.server.listen, "127.0.0.1:8000");
+        assert_eq!(file.limits, Limits::default());
+    }
+
+    #[test]
+    fn the_world_is_served_only_with_a_token() {
+        let config = |token: Option<&str>| Config {
+            file: ConfigFile::default(),
+            environment: Environment { token: token.map(Into::into), ..Environment::default() },
+        };
+        let world: SocketAddr = "0.0.0.0:8000".parse().unwrap();
+        let here: SocketAddr = "127.0.0.1:8000".parse().unwrap();
+        assert!(config(None).server_settings(world).is_err());
+        assert!(config(Some("short")).server_settings(world).is_err());
+        assert!(config(Some("0123456789abcdef")).server_settings(world).is_ok());
+        assert!(config(None).server_settings(here).is_ok());
+    }
+
+    #[test]
+    fn every_key_is_documented() {
+        let page = include_str!("../../../docs/configuration.md");
+        let all = "data images listen token allowed_hosts body_limit upload_limit slots lease \
+                   default base_url memory disk processes cpus open_files time step_time output";
+        for key in all.split_whitespace() {
+            assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
+        }
+        // The list above is complete: the parser itself names every key it knows.
+        for section in ["", "[server]\n", "[worker]\n", "[image]\n", "[model]\n", "[limits]\n", "[max_limits]\n"] {
+            let error = error_of(&format!("{section}nonsense = 1\n"));
+            for key in error.split('`').skip(3).step_by(2) {
+                let known = all.split_whitespace().any(|each| each == key);
+                let is_section = ["server", "worker", "image", "model", "limits", "max_limits"];
+                assert!(known || is_section.contains(&key), "{key} is missing in this test");
+            }
+        }
+    }
+}

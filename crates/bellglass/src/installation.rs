@@ -1,0 +1,85 @@
+//! The parts of Bellglass on this machine, opened and put together.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use bellglass_protocol::id::WorkerId;
+use bellglass_sandbox::image::ImageStore;
+use bellglass_sandbox::{Backend, NamespaceBackend};
+use bellglass_server::Images;
+use bellglass_store::artifacts::Artifacts;
+use bellglass_store::{SqliteStore, Store};
+use bellglass_worker::{ImageSource, LiveSandboxes, Worker, WorkerSettings};
+
+/// Everything that runs jobs, over one data folder.
+pub(crate) struct Installation {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) artifacts: Arc<Artifacts>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) images: Arc<BuiltImages>,
+    pub(crate) live: LiveSandboxes,
+    data: PathBuf,
+}
+
+/// The file that holds the database in a data folder.
+pub(crate) fn database(data: &Path) -> PathBuf {
+    data.join("bellglass.db")
+}
+
+impl Installation {
+    pub(crate) async fn open(data: &Path, images: &Path) -> anyhow::Result<Self> {
+        let database = database(data);
+        let store = SqliteStore::open(&database).await;
+        let store = store.with_context(|| format!("cannot open {}", database.display()))?;
+        let artifacts = Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
+        let backend = NamespaceBackend::new(data.join("sandboxes"))
+            .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;
+        Ok(Self {
+            store: Arc::new(store),
+            artifacts: Arc::new(artifacts),
+            backend: Arc::new(backend),
+            images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
+            live: LiveSandboxes::default(),
+            data: data.to_path_buf(),
+        })
+    }
+
+    pub(crate) fn worker(&self, slots: usize, lease: Duration) -> Worker {
+        let settings = WorkerSettings {
+            // One process at a time holds the data folder, so one name is enough, and a process
+            // that starts again knows which jobs were its own.
+            name: WorkerId::new("local"),
+            slots,
+            lease,
+            spools: self.data.join("spools"),
+        };
+        Worker::new(
+            settings,
+            self.store.clone(),
+            self.artifacts.clone(),
+            self.backend.clone(),
+            self.images.clone(),
+            self.live.clone(),
+        )
+    }
+}
+
+/// The images on this machine.
+pub(crate) struct BuiltImages(ImageStore);
+
+#[async_trait]
+impl ImageSource for BuiltImages {
+    async fn rootfs(&self, image: &str) -> Option<PathBuf> {
+        self.0.find(image).map(|image| image.rootfs)
+    }
+}
+
+#[async_trait]
+impl Images for BuiltImages {
+    async fn exists(&self, name: &str) -> bool {
+        self.0.find(name).is_some()
+    }
+}

@@ -1,0 +1,200 @@
+//! Events as lines for people.
+
+use std::collections::HashSet;
+use std::io::{self, IsTerminal as _, Write};
+
+use bellglass_protocol::event::{EndStatus, Event, EventBody};
+use bellglass_protocol::quantity::ByteSize;
+use bellglass_protocol::step::StepStatus;
+
+/// Prints a job's events as they come.
+pub(crate) struct EventPrinter {
+    colours: bool,
+    /// Steps whose output was shown while they ran.
+    shown_live: HashSet<u32>,
+    steps_total: Option<usize>,
+    /// Whether the last output ended in the middle of a line.
+    in_line: bool,
+}
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const RED: &str = "31";
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+
+impl EventPrinter {
+    pub(crate) fn for_stdout() -> Self {
+        Self {
+            colours: io::stdout().is_terminal(),
+            shown_live: HashSet::new(),
+            steps_total: None,
+            in_line: false,
+        }
+    }
+
+    pub(crate) fn print(&mut self, event: &Event) -> io::Result<()> {
+        let mut text = String::new();
+        self.write(event, &mut text);
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+
+    fn write(&mut self, event: &Event, text: &mut String) {
+        match &event.body {
+            EventBody::Scheduled { spec } => {
+                if let bellglass_protocol::job::Work::Steps(steps) = &spec.work {
+                    self.steps_total = Some(steps.len());
+                }
+                let name = spec.name.as_deref().map_or(String::new(), |name| format!(" “{}”", safe(name)));
+                self.line(text, DIM, &format!("● job {}{name} scheduled", event.job));
+            }
+            EventBody::Claimed { worker, generation } => {
+                let again = if generation.0 > 1 { format!(", attempt {}", generation.0) } else { String::new() };
+                self.line(text, DIM, &format!("● claimed by worker {worker}{again}"));
+            }
+            EventBody::SandboxReady { report } => {
+                let level = serde_json::to_string(&report.isolation).unwrap_or_default();
+                let level = level.trim_matches('"');
+                self.line(text, DIM, &format!("● sandbox ready: {level}, image {}", report.image));
+                for missing in &report.missing {
+                    self.line(text, YELLOW, &format!("  ! {}", safe(missing)));
+                }
+            }
+            EventBody::SandboxLost { reason } => {
+                let reason = safe(reason);
+                self.line(text, YELLOW, &format!("● sandbox lost, starting again: {reason}"));
+            }
+            EventBody::StepStarted { n, call } => {
+                let total = self.steps_total.map_or(String::new(), |total| format!("/{total}"));
+                let what = summary(call);
+                self.line(text, BOLD, &format!("▶ {n}{total} {}  {what}", call.name()));
+            }
+            EventBody::StepOutput { n, text: output, .. } => {
+                self.shown_live.insert(*n);
+                self.output(text, output);
+            }
+            EventBody::StepFinished { n, outcome } => {
+                if !self.shown_live.contains(n) {
+                    let both = format!("{}{}", outcome.stdout, outcome.stderr);
+                    let shown = if both.is_empty() { outcome.output.clone() } else { both };
+                    self.output(text, &shown);
+                }
+                let time = format!("{} ms", outcome.duration_ms);
+                let (colour, mark, what) = match outcome.status {
+                    StepStatus::Succeeded => (GREEN, "✔", "done".to_owned()),
+                    StepStatus::TimedOut => (RED, "✘", "timed out".into()),
+                    StepStatus::Cancelled => (YELLOW, "✘", "cancelled".into()),
+                    StepStatus::Interrupted => (RED, "✘", "interrupted".into()),
+                    StepStatus::Failed | StepStatus::Running => (RED, "✘", match outcome.exit_code {
+                        Some(code) => format!("failed with exit code {code}"),
+                        None => "failed".into(),
+                    }),
+                };
+                let error = outcome.error.as_ref().map_or(String::new(), |error| {
+                    format!(": {} ({})", safe(&error.message), safe(&error.code))
+                });
+                self.line(text, colour, &format!("  {mark} {what} in {time}{error}"));
+            }
+            EventBody::CancelRequested { by } => {
+                self.line(text, YELLOW, &format!("● cancel requested by {}", safe(by)));
+            }
+            EventBody::ResultStored { result } => {
+                let size = ByteSize(result.bytes);
+                self.line(text, DIM, &format!("● result stored: {} entries, {size}", result.entries));
+                for skipped in &result.skipped {
+                    self.line(text, YELLOW, &format!("  ! left out: {}", safe(skipped)));
+                }
+            }
+            EventBody::Finished { end } => {
+                let (colour, word) = match end.status {
+                    EndStatus::Completed => (GREEN, "completed"),
+                    EndStatus::Failed => (RED, "failed"),
+                    EndStatus::Cancelled => (YELLOW, "cancelled"),
+                };
+                let failed = match end.failed_steps.as_slice() {
+                    [] => String::new(),
+                    steps => format!(" (failed steps: {})", join(steps)),
+                };
+                let error = end.error.as_ref().map_or(String::new(), |error| {
+                    format!(": {} ({})", safe(&error.message), error.code)
+                });
+                self.line(text, colour, &format!("● job {word}{failed}{error}"));
+            }
+        }
+    }
+
+    fn line(&mut self, text: &mut String, colour: &str, line: &str) {
+        if std::mem::take(&mut self.in_line) {
+            text.push('\n');
+        }
+        if self.colours {
+            text.push_str(&format!("\x1b[{colour}m{line}\x1b[0m\n"));
+        } else {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+
+    fn output(&mut self, text: &mut String, output: &str) {
+        if output.is_empty() {
+            return;
+        }
+        for piece in output.split_inclusive('\n') {
+            if !self.in_line {
+                text.push_str("    ");
+            }
+            text.push_str(&safe(piece.trim_end_matches('\n')));
+            self.in_line = !piece.ends_with('\n');
+            if !self.in_line {
+                text.push('\n');
+            }
+        }
+    }
+}
+
+/// What comes out of a sandbox must not command the terminal it is shown on.
+fn safe(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// What a call is about, in one short line.
+fn summary(call: &bellglass_protocol::tool::ToolCall) -> String {
+    let arguments = call.arguments();
+    let fields = ["command", "code", "path", "from", "pattern"];
+    let text = fields.iter().find_map(|name| arguments[name].as_str()).unwrap_or_default();
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let first = lines.next().unwrap_or_default();
+    let mut short: String = safe(first).chars().take(90).collect();
+    if lines.next().is_some() || first.chars().count() > 90 {
+        short.push('…');
+    }
+    short
+}
+
+fn join(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bellglass_protocol::id::JobId;
+    use bellglass_protocol::step::OutputStream;
+
+    #[test]
+    fn output_cannot_command_the_terminal() {
+        let mut printer = EventPrinter::for_stdout();
+        let body = EventBody::StepOutput {
+            n: 1,
+            stream: OutputStream::Stdout,
+            text: "\x1b]0;owned\x07 ok\nhalf".into(),
+        };
+        let at = jiff::Timestamp::UNIX_EPOCH;
+        let event = Event { seq: 1, at, job: JobId::generate(), body };
+        let mut text = String::new();
+        printer.write(&event, &mut text);
+        assert_eq!(text, "    \u{fffd}]0;owned\u{fffd} ok\n    half");
+    }
+}

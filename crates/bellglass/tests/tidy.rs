@@ -1,0 +1,154 @@
+//! Rules about the repository itself, kept true by tests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Every file that git knows or would take, with its text, by its path from the root.
+fn texts(endings: &[&str]) -> Vec<(String, String)> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git is installed");
+    assert!(output.status.success(), "these tests run in a git checkout");
+    let files = String::from_utf8(output.stdout).unwrap();
+    let wanted = files.lines().filter(|file| endings.iter().any(|ending| file.ends_with(ending)));
+    wanted
+        .filter_map(|file| Some((file.to_owned(), fs::read_to_string(root().join(file)).ok()?)))
+        .collect()
+}
+
+fn crate_of(file: &str) -> &str {
+    file.strip_prefix("crates/").and_then(|rest| rest.split('/').next()).unwrap_or("")
+}
+
+#[test]
+fn crates_depend_inward_only() {
+    let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("bellglass-protocol", &[][..]),
+        ("bellglass-guest", &["bellglass-protocol"]),
+        ("bellglass-sandbox", &["bellglass-protocol"]),
+        ("bellglass-agent", &["bellglass-protocol"]),
+        ("bellglass-store", &["bellglass-protocol"]),
+        (
+            "bellglass-worker",
+            &["bellglass-agent", "bellglass-protocol", "bellglass-sandbox", "bellglass-store"],
+        ),
+        ("bellglass-server", &["bellglass-protocol", "bellglass-store"]),
+        (
+            "bellglass",
+            &[
+                "bellglass-protocol",
+                "bellglass-sandbox",
+                "bellglass-server",
+                "bellglass-store",
+                "bellglass-worker",
+            ],
+        ),
+    ]);
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert_eq!(packages.len(), allowed.len(), "a crate was added or removed: draw its arrows here");
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let other = dependency["name"].as_str().unwrap();
+            let is_test = dependency["kind"] == "dev";
+            if other.starts_with("bellglass") && !is_test {
+                assert!(allowed[name].contains(&other), "{name} must not depend on {other}");
+            }
+        }
+    }
+    let guest = packages.iter().find(|package| package["name"] == "bellglass-guest").unwrap();
+    for dependency in guest["dependencies"].as_array().unwrap() {
+        let other = dependency["name"].as_str().unwrap();
+        let heavy = ["sqlx", "rustls", "hyper", "axum", "reqwest", "openssl"];
+        assert!(!heavy.contains(&other), "the guest must stay small: no {other}");
+    }
+}
+
+#[test]
+fn every_source_file_says_what_it_is_for() {
+    for (file, text) in texts(&[".rs"]) {
+        let first = text.lines().next().unwrap_or_default();
+        assert!(first.starts_with("//! "), "{file} does not open with a `//!` line");
+    }
+}
+
+#[test]
+fn files_are_one_idea() {
+    for (file, text) in texts(&[".rs", ".ts", ".svelte"]) {
+        let lines = text.lines().count();
+        assert!(lines <= 600, "{file} has {lines} lines: it holds more than one idea");
+    }
+}
+
+#[test]
+fn unsafe_sql_and_the_environment_stay_where_they_belong() {
+    for (file, text) in texts(&[".rs"]) {
+        let (name, in_tests) = (crate_of(&file), file.contains("/tests/"));
+        let is_build_script = file.ends_with("build.rs");
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code: String = code
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .collect::<Vec<_>>()
+            .join("\n");
+        if !["sandbox", "guest"].contains(&name) && !file.ends_with("tests/tidy.rs") {
+            assert!(!code.contains("unsafe {"), "{file}: only sandbox and guest hold `unsafe`");
+        }
+        if name != "store" && !in_tests {
+            assert!(!code.contains("sqlx::"), "{file}: only store holds SQL");
+        }
+        if name != "bellglass" && !in_tests && !is_build_script {
+            assert!(!code.contains("env::var"), "{file}: only bellglass reads the environment");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    // Written so that this file does not find itself.
+    let marks = ["todo", "unimplemented"].map(|word| format!("{word}!("));
+    let words = ["TO", "FIX"].map(|start| format!("{start}{}", if start == "TO" { "DO" } else { "ME" }));
+    for (file, text) in texts(&[".rs", ".ts", ".svelte", ".sh"]) {
+        for mark in marks.iter().chain(&words) {
+            assert!(!text.contains(mark.as_str()), "{file} contains {mark}");
+        }
+    }
+}
+
+#[test]
+fn names_explain_themselves() {
+    for (file, _) in texts(&[".rs", ".ts"]) {
+        let stem = Path::new(&file).file_stem().unwrap().to_string_lossy().into_owned();
+        for word in ["utils", "util", "helpers", "helper", "common", "misc"] {
+            assert_ne!(stem, word, "{file}: name it after what it does");
+        }
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for (file, text) in texts(&[".md"]) {
+        let folder = root().join(&file).parent().unwrap().to_path_buf();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            assert!(folder.join(target).exists(), "{file} links to {target}, which is not there");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What a tool process gives up before its program starts: ids, capabilities, limits, system calls.
+//!
+//! [`Confinement::prepare`] does everything that allocates; [`Confinement::apply`] runs between fork
+//! and exec and makes nothing but system calls.
+
+use std::io;
+
+use bellglass_protocol::launch::GuestConfig;
+use seccompiler::BpfProgram;
+
+use super::seccomp;
+
+/// Tool processes are the first to go when memory runs out; the guest must outlive them.
+const OOM_SCORE: &[u8] = b"500";
+
+pub(super) struct Confinement {
+    /// The ids to change to, unless the guest has them already.
+    ids: Option<(u32, u32)>,
+    limits: Vec<(Resource, u64)>,
+    /// The highest capability of this kernel, where the guest may drop them from the bounding set.
+    last_capability: Option<libc::c_ulong>,
+    filters: [BpfProgram; 2],
+}
+
+/// The C library's name for the first argument of `setrlimit` differs from library to library.
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+/// What could not be given up. Then the program is not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Stage {
+    Descriptors = 1,
+    Fork,
+    Limits,
+    Capabilities,
+    Ids,
+    NoNewPrivileges,
+    SystemCalls,
+    Folder,
+    Program,
+}
+
+impl Stage {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        use Stage::*;
+        [
+            Descriptors,
+            Fork,
+            Limits,
+            Capabilities,
+            Ids,
+            NoNewPrivileges,
+            SystemCalls,
+            Folder,
+            Program,
+        ]
+        .into_iter()
+        .find(|stage| *stage as u8 == code)
+    }
+}
+
+/// A stage that failed, with the kernel's error number.
+pub(super) type Refused = (Stage, i32);
+
+impl Confinement {
+    pub(super) fn prepare(config: &GuestConfig) -> io::Result<Self> {
+        let own = rustix::process::geteuid().as_raw();
+        let ids = (config.tool_uid != own).then_some((config.tool_uid, config.tool_gid));
+        let mut limits = vec![
+            (libc::RLIMIT_NOFILE, u64::from(config.open_files)),
+            // A core dump would fill the workspace with what nobody asked for.
+            (libc::RLIMIT_CORE, 0),
+        ];
+        limits.extend(config.processes.map(|count| (libc::RLIMIT_NPROC, u64::from(count))));
+        Ok(Self {
+            ids,
+            limits,
+            last_capability: may_drop_capabilities().then(last_capability),
+            filters: seccomp::filters()?,
+        })
+    }
+
+    /// Confines the calling process for good.
+    ///
+    /// # Safety
+    /// Only for a process that was forked and will exec or exit: it changes process-wide state.
+    pub(super) unsafe fn apply(&self) -> Result<(), Refused> {
+        // SAFETY: plain system calls on valid arguments; this process is ours to change.
+        unsafe {
+            prefer_as_victim_of_low_memory();
+            libc::umask(0o022);
+            for (resource, limit) in &self.limits {
+                limit_to(*resource, *limit).map_err(|errno| (Stage::Limits, errno))?;
+            }
+            self.drop_bounding_set().map_err(|errno| (Stage::Capabilities, errno))?;
+            self.change_ids().map_err(|errno| (Stage::Ids, errno))?;
+            drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
+            check(control(libc::PR_SET_NO_NEW_PRIVS, 1, 0))
+                .map_err(|errno| (Stage::NoNewPrivileges, errno))?;
+            for filter in &self.filters {
+                load_filter(filter).map_err(|errno| (Stage::SystemCalls, errno))?;
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn drop_bounding_set(&self) -> Result<(), i32> {
+        if let Some(last) = self.last_capability {
+            for capability in 0..=last {
+                // SAFETY: takes numbers only.
+                check(unsafe { control(libc::PR_CAPBSET_DROP, capability, 0) })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Raw system calls: the C library's wrappers would signal threads that a fork left behind.
+    unsafe fn change_ids(&self) -> Result<(), i32> {
+        let no_groups = std::ptr::null::<libc::gid_t>();
+        // SAFETY: a list of no groups is never read.
+        let groups = unsafe { libc::syscall(libc::SYS_setgroups, 0usize, no_groups) };
+        let Some((uid, gid)) = self.ids else {
+            // With a single mapped id the kernel forbids it; then there is nothing to give up.
+            return Ok(());
+        };
+        check_long(groups)?;
+        // SAFETY: take numbers only.
+        unsafe {
+            check_long(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
+            check_long(libc::syscall(libc::SYS_setresuid, uid, uid, uid))
+        }
+    }
+}
+
+/// Makes this thread, and all it starts, create and open files as that user would.
+pub(super) fn work_on_files_as(uid: u32, gid: u32) -> io::Result<()> {
+    if rustix::process::geteuid().as_raw() == uid {
+        return Ok(());
+    }
+    // SAFETY: take numbers only. The calls give back the old id, so a second one tells the new.
+    let (now_gid, now_uid) = unsafe {
+        libc::syscall(libc::SYS_setfsgid, gid);
+        libc::syscall(libc::SYS_setfsuid, uid);
+        (libc::syscall(libc::SYS_setfsgid, -1), libc::syscall(libc::SYS_setfsuid, -1))
+    };
+    if now_gid == i64::from(gid) as libc::c_long && now_uid == i64::from(uid) as libc::c_long {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("cannot work on files as user {uid} and group {gid}")))
+    }
+}
+
+/// Whether this process has CAP_SETPCAP. Without it there is nothing that a tool could regain:
+/// its own sets are emptied, and no program file can fill them under `no_new_privs`.
+fn may_drop_capabilities() -> bool {
+    const CAP_SETPCAP: u32 = 8;
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << CAP_SETPCAP) != 0)
+}
+
+fn last_capability() -> libc::c_ulong {
+    // SAFETY: takes numbers only.
+    let known =
+        |capability: &libc::c_ulong| unsafe { control(libc::PR_CAPBSET_READ, *capability, 0) >= 0 };
+    (0..64).take_while(known).last().unwrap_or(0)
+}
+
+unsafe fn prefer_as_victim_of_low_memory() {
+    // SAFETY: valid C strings and buffers. The file belongs to the effective user, so files are
+    // opened as that user again. A failure only means that the kernel chooses as it likes.
+    unsafe {
+        libc::syscall(libc::SYS_setfsuid, libc::geteuid());
+        let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY);
+        if file >= 0 {
+            libc::write(file, OOM_SCORE.as_ptr().cast(), OOM_SCORE.len());
+            libc::close(file);
+        }
+    }
+}
+
+unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {
+    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a valid structure.
+    unsafe {
+        check(libc::getrlimit(resource, &mut now))?;
+        // A hard limit cannot be raised; a lower one that is there already is as good.
+        let limit = (limit as libc::rlim_t).min(now.rlim_max);
+        check(libc::setrlimit(resource, &libc::rlimit { rlim_cur: limit, rlim_max: limit }))
+    }
+}
+
+unsafe fn drop_capabilities() -> Result<(), i32> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    let nothing = [0u32; 6];
+    // SAFETY: the header and two sets of three masks are what version 3 reads. Clearing the ambient
+    // set takes numbers only, and old kernels that have none refuse it.
+    unsafe {
+        control(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0);
+        check_long(libc::syscall(libc::SYS_capset, &header, nothing.as_ptr()))
+    }
+}
+
+unsafe fn load_filter(filter: &BpfProgram) -> Result<(), i32> {
+    // SAFETY: both types are the kernel's `struct sock_filter`; the program outlives the call.
+    unsafe {
+        let program = libc::sock_fprog {
+            len: filter.len() as libc::c_ushort,
+            filter: filter.as_ptr().cast_mut().cast(),
+        };
+        let program = std::ptr::from_ref(&program) as libc::c_ulong;
+        check(control(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER.into(), program))
+    }
+}
+
+/// `prctl` with every argument as wide as the kernel reads it.
+///
+/// # Safety
+/// The arguments must be what the operation expects.
+pub(super) unsafe fn control(
+    operation: libc::c_int,
+    first: libc::c_ulong,
+    second: libc::c_ulong,
+) -> libc::c_int {
+    const NOTHING: libc::c_ulong = 0;
+    // SAFETY: up to the caller.
+    unsafe { libc::prctl(operation, first, second, NOTHING, NOTHING) }
+}
+
+fn check(result: libc::c_int) -> Result<(), i32> {
+    check_long(result.into())
+}
+
+fn check_long(result: libc::c_long) -> Result<(), i32> {
+    if result >= 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+pub(super) fn last_errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}

@@ -1,0 +1,118 @@
+//! One exchange: a stream of the wire, opened by the worker with a request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellglass_protocol::id::CallId;
+use bellglass_protocol::mux::MuxStream;
+use bellglass_protocol::step::{StepStatus, ToolError};
+use bellglass_protocol::tool::ToolCall;
+use bellglass_protocol::wire::{
+    CallResult, Frame, FrameCodec, PROTOCOL_VERSION, Reply, Request, WireError,
+};
+use futures::{SinkExt, StreamExt};
+use tokio_util::codec::Framed;
+
+use super::Guest;
+use super::calls::{Admission, Call};
+use super::failure::failure;
+use super::follow::follow;
+use super::{tools, transfer};
+
+pub(super) type Wire = Framed<MuxStream, FrameCodec>;
+
+pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), WireError> {
+    let mut wire = Framed::new(stream, FrameCodec::for_guest());
+    let request = match wire.next().await {
+        Some(Ok(Frame::Message(text))) => serde_json::from_slice::<Request>(&text),
+        Some(Ok(_)) => {
+            let error = failure("bad_request", "an exchange begins with a request");
+            return answer(wire, Reply::Error { error }).await;
+        }
+        Some(Err(error)) => {
+            let error = failure("bad_request", error.to_string());
+            return answer(wire, Reply::Error { error }).await;
+        }
+        None => return Ok(()),
+    };
+    let request = match request {
+        Ok(request) => request,
+        Err(error) => {
+            let error = failure("bad_request", format!("a request that cannot be read: {error}"));
+            return answer(wire, Reply::Error { error }).await;
+        }
+    };
+    match request {
+        Request::Hello { .. } => {
+            // The worker compares the versions: it is the side that can be chosen anew.
+            let welcome = Reply::Welcome {
+                protocol: PROTOCOL_VERSION,
+                version: env!("CARGO_PKG_VERSION").into(),
+                probe: guest.probe.clone(),
+            };
+            answer(wire, welcome).await
+        }
+        Request::Call { id, call, timeout_ms, received } => {
+            match admit(guest, id, call, Duration::from_millis(timeout_ms)) {
+                Ok(call) => follow(wire, call, received).await,
+                Err(error) => answer(wire, Reply::Error { error }).await,
+            }
+        }
+        Request::CancelCall { id } => answer(wire, ok_or(guest.calls.cancel(&id))).await,
+        Request::ForgetCall { id } => answer(wire, ok_or(guest.calls.forget(&id))).await,
+        Request::ReadFile { path } => transfer::read_file(guest, wire, path).await,
+        Request::WriteFile { path, executable } => {
+            transfer::write_file(guest, wire, path, executable).await
+        }
+        Request::DeleteFile { path } => transfer::delete_file(guest, wire, path).await,
+        Request::ListFolder { path } => transfer::list_folder(guest, wire, path).await,
+        Request::Pack => transfer::pack(guest, wire).await,
+    }
+}
+
+/// Sends the last reply of an exchange.
+pub(super) async fn answer(mut wire: Wire, reply: Reply) -> Result<(), WireError> {
+    wire.send(Frame::message(&reply)).await?;
+    wire.close().await
+}
+
+pub(super) fn ok_or(done: Result<(), ToolError>) -> Reply {
+    match done {
+        Ok(()) => Reply::Ok,
+        Err(error) => Reply::Error { error },
+    }
+}
+
+/// Finds the call of this id, or starts it: as a task of its own, whatever becomes of the wire.
+fn admit(
+    guest: &Arc<Guest>,
+    id: CallId,
+    tool: ToolCall,
+    limit: Duration,
+) -> Result<Arc<Call>, ToolError> {
+    let call = match guest.calls.admit(&id, &tool)? {
+        Admission::Joined(call) => return Ok(call),
+        Admission::Started(call) => call,
+    };
+    let guest = guest.clone();
+    let (running, finishing) = (call.clone(), call.clone());
+    let work = tokio::spawn(async move { tools::run(guest, id, tool, limit, &running).await });
+    tokio::spawn(async move {
+        let result = work.await.unwrap_or_else(|_| broken(&finishing));
+        finishing.finish(result);
+    });
+    Ok(call)
+}
+
+/// A call whose task broke still has an end.
+fn broken(call: &Call) -> CallResult {
+    CallResult {
+        status: StepStatus::Failed,
+        exit_code: None,
+        signal: None,
+        text: None,
+        error: Some(failure("internal_error", "the tool itself broke; try again in another way")),
+        duration_ms: 0,
+        output_bytes: call.output.total(),
+    }
+}

@@ -1,0 +1,47 @@
+//! The file tools. Each is a plain function over the workspace that returns the text of its answer.
+
+pub(super) mod delete;
+mod edit;
+mod list;
+mod move_file;
+pub(super) mod pack;
+mod read;
+pub(super) mod replace;
+mod search;
+pub(super) mod send;
+mod text;
+mod walk;
+mod write;
+
+use bellglass_protocol::step::ToolError;
+use bellglass_protocol::tool::ToolCall;
+
+use super::failure::failure;
+use super::tools::Stop;
+use super::workspace::Workspace;
+
+/// The longest text that a tool answers with.
+const LONGEST_TEXT: usize = 256 << 10;
+
+/// Runs a file tool. May take long; must not run on the thread that serves the wire.
+pub(super) fn run(
+    workspace: &Workspace,
+    call: &ToolCall,
+    stop: &Stop,
+) -> Result<String, ToolError> {
+    match call {
+        ToolCall::WriteFile(call) => write::write(workspace, call),
+        ToolCall::ReadFile(call) => read::read(workspace, call, stop),
+        ToolCall::EditFile(call) => edit::edit(workspace, call),
+        ToolCall::MoveFile(call) => move_file::move_file(workspace, call),
+        ToolCall::DeleteFile(call) => {
+            delete::delete(workspace, &call.path, call.recursive)?;
+            Ok(format!("deleted {}", call.path))
+        }
+        ToolCall::ListFiles(call) => list::list(workspace, call, stop),
+        ToolCall::SearchFiles(call) => search::search(workspace, call, stop),
+        ToolCall::Shell(_) | ToolCall::Python(_) | ToolCall::TypeScript(_) => {
+            Err(failure("not_a_file_tool", format!("`{}` runs a program", call.name())))
+        }
+    }
+}

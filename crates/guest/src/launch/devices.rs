@@ -1,0 +1,88 @@
+//! The sandbox's /dev and /proc: the least that programs need, and what leaks is covered.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use super::Failed;
+use super::syscalls::{Stage as _, mount};
+
+const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC;
+
+/// Devices that hold no state and lead nowhere.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Files of /proc that tell about or act on the whole machine.
+const COVERED_FILES: [&str; 8] = [
+    "kcore",         // the kernel's memory
+    "keys",          // other users' keyrings
+    "latency_stats", // what other processes wait for
+    "timer_list",    // kernel addresses
+    "timer_stats",   // what other processes do
+    "sched_debug",   // names of other processes
+    "sysrq-trigger", // reboots the machine
+    "kallsyms",      // kernel addresses
+];
+
+/// Folders of /proc that tell about hardware.
+const COVERED_FOLDERS: [&str; 3] = ["acpi", "scsi", "asound"];
+
+/// Folders of /proc through which the kernel is configured.
+const READ_ONLY: [&str; 4] = ["sys", "bus", "fs", "irq"];
+
+/// Mounts /dev below the new root. The host's device files must still be reachable.
+pub(super) fn mount_dev(root: &Path) -> Result<(), Failed> {
+    let dev = root.join("dev");
+    mount("dev", &dev, "tmpfs", QUIET, "mode=0755,size=64k,nr_inodes=64").stage("mount /dev")?;
+    for name in DEVICES {
+        let target = dev.join(name);
+        File::create(&target).stage("make a device's place")?;
+        mount(&format!("/dev/{name}"), &target, "", libc::MS_BIND, "")
+            .stage(&format!("mount /dev/{name}"))?;
+    }
+    for (link, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        symlink(target, dev.join(link)).stage("link a device")?;
+    }
+    let pts = dev.join("pts");
+    fs::create_dir(&pts).stage("make /dev/pts")?;
+    mount("devpts", &pts, "devpts", QUIET, "newinstance,ptmxmode=0666,mode=0620")
+        .stage("mount /dev/pts")?;
+    let shm = dev.join("shm");
+    fs::create_dir(&shm).stage("make /dev/shm")?;
+    let quiet_data = QUIET | libc::MS_NODEV;
+    mount("shm", &shm, "tmpfs", quiet_data, "mode=1777,size=256m,nr_inodes=4096")
+        .stage("mount /dev/shm")?;
+    fs::set_permissions(&shm, Permissions::from_mode(0o1777))
+        .stage("open /dev/shm to everybody")?;
+    mount("dev", &dev, "", libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | QUIET, "")
+        .stage("make /dev read-only")
+}
+
+/// Mounts /proc of the sandbox's own pid namespace, covered as OCI runtimes do.
+pub(super) fn mount_proc(root: &Path) -> Result<(), Failed> {
+    let proc = root.join("proc");
+    let flags = QUIET | libc::MS_NODEV;
+    mount("proc", &proc, "proc", flags, "").stage("mount /proc")?;
+    let null = root.join("dev/null");
+    let null = null.to_string_lossy();
+    for path in COVERED_FILES.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {
+        mount(&null, path, "", libc::MS_BIND, "").stage(&format!("cover {}", path.display()))?;
+    }
+    for path in COVERED_FOLDERS.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {
+        mount("none", path, "tmpfs", flags | libc::MS_RDONLY, "size=0k,nr_inodes=2")
+            .stage(&format!("cover {}", path.display()))?;
+    }
+    for path in READ_ONLY.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {
+        let source = path.to_string_lossy();
+        mount(&source, path, "", libc::MS_BIND, "").stage("make /proc read-only")?;
+        let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
+        mount("none", path, "", read_only, "").stage("make /proc read-only")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! What the guest itself gives up once its cage stands.
+
+use std::io;
+
+use super::Failed;
+use super::syscalls::Stage as _;
+
+/// Capabilities, valid only inside the sandbox's user namespace, that the guest needs afterwards.
+const KEPT: [u32; 4] = [
+    5, // CAP_KILL: end processes of the tool user
+    6, // CAP_SETGID: become the tool user's group
+    7, // CAP_SETUID: become the tool user
+    8, // CAP_SETPCAP: empty the bounding set of tools
+];
+
+const LAST_CAPABILITY: u32 = 63;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Data {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+const VERSION_3: u32 = 0x2008_0522;
+
+/// Keeps only what the guest needs, and makes sure that nothing below it can gain more.
+pub(super) fn drop_all_but_needed() -> Result<(), Failed> {
+    for capability in (0..=LAST_CAPABILITY).filter(|number| !KEPT.contains(number)) {
+        // SAFETY: changes this process's bounding set only. Numbers the kernel does not know fail,
+        // which is as good as dropped.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    }
+    // SAFETY: both calls change flags of this process only.
+    unsafe {
+        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
+            return Err(io::Error::last_os_error()).stage("set no_new_privs");
+        }
+        // Other processes inside may neither trace the guest nor look into its memory.
+        if libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 {
+            return Err(io::Error::last_os_error()).stage("make the guest untraceable");
+        }
+    }
+    let kept = KEPT.iter().fold(0u32, |mask, number| mask | 1 << number);
+    let header = Header { version: VERSION_3, pid: 0 };
+    let data = [Data { effective: kept, permitted: kept, inheritable: 0 }, Data::default()];
+    // SAFETY: header and data are valid structures of version 3, which has two data elements.
+    let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()).stage("drop capabilities") }
+}

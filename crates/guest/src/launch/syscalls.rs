@@ -1,0 +1,159 @@
+//! The few system calls that have no safe wrapper, and errors that say at which stage they came.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use super::Failed;
+
+/// Names what was being done when an error came.
+pub(super) trait Stage<T> {
+    fn stage(self, stage: &str) -> Result<T, Failed>;
+}
+
+impl<T, E: Into<io::Error>> Stage<T> for Result<T, E> {
+    fn stage(self, stage: &str) -> Result<T, Failed> {
+        self.map_err(|error| Failed { stage: stage.into(), error: error.into() })
+    }
+}
+
+/// The kernel's `struct clone_args`, as far as it is used here.
+#[repr(C)]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// Forks into new namespaces of every kind. Returns the child's id in the parent, `None` in the child.
+///
+/// The child belongs to the launcher's own parent, so it outlives the launcher and is reaped there.
+pub(super) fn clone_into_new_namespaces() -> io::Result<Option<i32>> {
+    let flags = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_PARENT;
+    let arguments = CloneArguments { flags: flags as u64, ..CloneArguments::default() };
+    // SAFETY: the process has one thread, the arguments are a valid structure of the size given,
+    // and without a new stack the child goes on in its own copy of this memory, as after fork.
+    let result = unsafe {
+        libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>())
+    };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        pid => Ok(Some(pid as i32)),
+    }
+}
+
+pub(super) fn kill(pid: i32) {
+    // SAFETY: `pid` is a child of this process's parent that has not been reaped yet, because only
+    // that parent could reap it and it waits for the launcher first.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+/// Detaches a copy of the mount at `path` and returns its descriptor.
+pub(super) fn open_tree_clone(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: `path` is a NUL-terminated text that lives through the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_tree,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Makes a detached mount read-only and shifts its owners by the ids of a user namespace.
+pub(super) fn set_id_mapped(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP
+            | libc::MOUNT_ATTR_RDONLY
+            | libc::MOUNT_ATTR_NOSUID
+            | libc::MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: namespace.as_raw_fd() as u64,
+    };
+    // SAFETY: both descriptors are open, the path is an empty NUL-terminated text, and the
+    // attributes are a valid structure of the size given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Attaches a detached mount at `target`.
+pub(super) fn attach_mount(mount: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    let target = CString::new(target.as_os_str().as_encoded_bytes())?;
+    // SAFETY: the descriptor is open and both paths are NUL-terminated texts.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            libc::MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `mount(2)`.
+pub(super) fn mount(
+    source: &str,
+    target: &Path,
+    kind: &str,
+    flags: libc::c_ulong,
+    data: &str,
+) -> io::Result<()> {
+    let source = CString::new(source)?;
+    let target = CString::new(target.as_os_str().as_encoded_bytes())?;
+    let kind = CString::new(kind)?;
+    let data = CString::new(data)?;
+    // SAFETY: all four are NUL-terminated texts that live through the call.
+    let result = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes an identity inside the new user namespace. Raw calls: the process has one thread.
+pub(super) fn become_ids(uid: u32, gid: u32, may_set_groups: bool) -> io::Result<()> {
+    // SAFETY: these calls change this process's ids only and touch no memory.
+    unsafe {
+        if may_set_groups && libc::setgroups(0, std::ptr::null()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::setresgid(gid, gid, gid) != 0 || libc::setresuid(uid, uid, uid) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! A backend's whole duty: start a sandbox, give one byte stream to its guest, stop it.
+//!
+//! Everything that a sandbox can do goes over that stream, so every backend gives every feature.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::{IsolationLevel, Limits};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// How sandboxes are made. One implementation for each isolation technology.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    fn name(&self) -> &'static str;
+
+    fn level(&self) -> IsolationLevel;
+
+    /// Makes a sandbox. When this returns an error, nothing of it is left.
+    async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError>;
+
+    /// Finds a sandbox that an earlier process of ours started and that still runs.
+    async fn find(
+        &self,
+        name: &SandboxName,
+    ) -> Result<Option<Box<dyn RunningSandbox>>, BackendError>;
+
+    /// Removes every sandbox, and every trace of one, whose name is not in `keep`. Returns how many.
+    async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError>;
+}
+
+/// A sandbox that has been started. Dropping this does not stop it: see [`RunningSandbox::stop`].
+#[async_trait]
+pub trait RunningSandbox: Send + Sync {
+    /// A byte stream to the guest. A new one replaces the one before.
+    async fn connect(&self) -> Result<Box<dyn WireStream>, BackendError>;
+
+    /// Ends every process of the sandbox and removes what it used. Nothing of it runs afterwards.
+    async fn stop(&self) -> Result<(), BackendError>;
+
+    /// Returns when the guest is gone, whoever ended it.
+    async fn gone(&self);
+
+    /// How often the kernel ended a process for want of memory.
+    async fn out_of_memory_kills(&self) -> u64;
+
+    /// What was set up, and what this host could not give; one short sentence each.
+    fn set_up(&self) -> SetUp;
+}
+
+/// The wire before it is multiplexed.
+pub trait WireStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> WireStream for T {}
+
+#[derive(Clone, Debug, Default)]
+pub struct SetUp {
+    pub enforced: Vec<String>,
+    pub missing: Vec<String>,
+}
+
+/// What a sandbox is to be like.
+#[derive(Clone, Debug)]
+pub struct SandboxOrder {
+    pub name: SandboxName,
+    /// The image's root file system.
+    pub rootfs: PathBuf,
+    pub limits: Limits,
+}
+
+/// A sandbox's name: safe as a file name, a host name and a control group's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SandboxName(String);
+
+impl SandboxName {
+    /// The sandbox of a job. One job, one sandbox, so the job's id is name enough.
+    pub fn of_job(job: JobId) -> Self {
+        Self(job.to_string())
+    }
+
+    /// For a sandbox that belongs to no job.
+    pub fn throwaway() -> Self {
+        Self(format!("throwaway-{}", JobId::generate()))
+    }
+
+    /// Reads a name back from where it was used as one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        (!text.is_empty() && text.len() <= 63 && text.chars().all(fits)).then(|| Self(text.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SandboxName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a backend could not do its duty.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error("could not {stage}: {error}")]
+    Launch { stage: String, error: String },
+    #[error("could not {action}")]
+    Io {
+        action: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("this host cannot run such a sandbox: {0}")]
+    Unsupported(String),
+}
+
+impl BackendError {
+    pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::Io { action, source }
+    }
+}

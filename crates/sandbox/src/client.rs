@@ -1,0 +1,296 @@
+//! Speaks to a guest over its wire. Everything it hears is hostile: bounded, checked, timed.
+
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bellglass_protocol::id::CallId;
+use bellglass_protocol::mux::{End, Mux, MuxError, MuxStream, multiplex};
+use bellglass_protocol::report::Probe;
+use bellglass_protocol::step::{OutputStream, ToolError};
+use bellglass_protocol::tool::ToolCall;
+use bellglass_protocol::wire::{
+    CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, PROTOCOL_VERSION, Receipt, Reply, Request,
+    WireError,
+};
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{SinkExt as _, Stream, StreamExt as _};
+use tokio_util::codec::Framed;
+
+use crate::backend::WireStream;
+
+/// How long the guest may be silent in an exchange that needs no tool to run.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Entries of one folder that are taken from a guest.
+const MOST_ENTRIES: usize = 10_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("the wire to the guest broke")]
+    Mux(#[from] MuxError),
+    #[error("the guest broke the protocol")]
+    Wire(#[from] WireError),
+    #[error("the guest speaks protocol {0}, this program speaks {PROTOCOL_VERSION}")]
+    Version(u32),
+    #[error("the guest did not answer in time")]
+    Silent,
+    #[error("{}", .0.message)]
+    Refused(ToolError),
+    #[error("could not keep what the guest sent")]
+    Sink(#[source] io::Error),
+    #[error("could not read what to send to the guest")]
+    Source(#[source] io::Error),
+}
+
+/// Takes a call's output as it comes.
+#[async_trait]
+pub trait OutputSink: Send {
+    /// Keeps a piece of output. Once this returns, the guest forgets the piece.
+    async fn output(&mut self, stream: OutputStream, piece: Bytes) -> io::Result<()>;
+}
+
+/// One guest.
+#[derive(Clone, Debug)]
+pub struct GuestClient {
+    mux: Mux,
+}
+
+impl GuestClient {
+    /// Takes the wire and exchanges greetings.
+    pub async fn connect(wire: Box<dyn WireStream>) -> Result<(Self, Probe), ClientError> {
+        let (mux, incoming, driver) = multiplex(wire, End::Worker);
+        // Nothing that a guest opens is wanted yet: dropping the receiver resets its streams.
+        drop(incoming);
+        tokio::spawn(driver);
+        let client = Self { mux };
+        let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
+        match exchange.reply().await? {
+            Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, probe)),
+            Reply::Welcome { protocol, .. } => Err(ClientError::Version(protocol)),
+            other => Err(out_of_turn("a welcome", &other)),
+        }
+    }
+
+    /// Runs a tool, or joins the call with this id if the guest knows it. Returns when it has ended.
+    ///
+    /// `received` says how much of its output is kept already. There is no time-out here: the guest
+    /// keeps `time`, and whoever does not trust that wraps this in a time-out of its own.
+    pub async fn call(
+        &self,
+        id: &CallId,
+        call: &ToolCall,
+        time: Duration,
+        received: u64,
+        sink: &mut dyn OutputSink,
+    ) -> Result<CallResult, ClientError> {
+        let timeout_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+        let request = Request::Call { id: id.clone(), call: call.clone(), timeout_ms, received };
+        let mut exchange = self.begin(&request).await?;
+        let mut received = received;
+        loop {
+            match exchange.frame().await? {
+                Frame::Output(stream, piece) => {
+                    received += piece.len() as u64;
+                    sink.output(stream, piece).await.map_err(ClientError::Sink)?;
+                    exchange.send(Frame::message(&Receipt::Received { bytes: received })).await?;
+                }
+                Frame::Message(text) => match parse(&text)? {
+                    Reply::Done { result } => return Ok(result),
+                    Reply::Error { error } => return Err(ClientError::Refused(error)),
+                    other => return Err(out_of_turn("output or a result", &other)),
+                },
+                Frame::Data(_) => return Err(unexpected("output or a result", "file data")),
+            }
+        }
+    }
+
+    /// Kills a running call; whoever waits for it then gets its result.
+    pub async fn cancel_call(&self, id: &CallId) -> Result<(), ClientError> {
+        self.simple(&Request::CancelCall { id: id.clone() }).await
+    }
+
+    /// Lets the guest forget a call whose result is safe.
+    pub async fn forget_call(&self, id: &CallId) -> Result<(), ClientError> {
+        self.simple(&Request::ForgetCall { id: id.clone() }).await
+    }
+
+    /// A file of the workspace: its size as the guest tells it, and its content.
+    pub async fn read_file(&self, path: &str) -> Result<(u64, FileStream), ClientError> {
+        let mut exchange = self.begin(&Request::ReadFile { path: path.into() }).await?;
+        match exchange.reply().await? {
+            Reply::File { bytes } => Ok((bytes, exchange.file_data())),
+            Reply::Error { error } => Err(ClientError::Refused(error)),
+            other => Err(out_of_turn("a file", &other)),
+        }
+    }
+
+    /// Puts a file into the workspace.
+    pub async fn write_file(
+        &self,
+        path: &str,
+        executable: bool,
+        mut content: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
+    ) -> Result<(), ClientError> {
+        let request = Request::WriteFile { path: path.into(), executable };
+        let mut exchange = self.begin(&request).await?;
+        while let Some(piece) = content.next().await {
+            let mut piece = piece.map_err(ClientError::Source)?;
+            while !piece.is_empty() {
+                let part = piece.split_to(piece.len().min(DATA_CHUNK));
+                exchange.send(Frame::Data(part)).await?;
+            }
+        }
+        exchange.send(Frame::message(&Receipt::EndOfData)).await?;
+        exchange.ok().await
+    }
+
+    pub async fn delete_file(&self, path: &str) -> Result<(), ClientError> {
+        self.simple(&Request::DeleteFile { path: path.into() }).await
+    }
+
+    /// What is in a folder of the workspace.
+    pub async fn list_folder(&self, path: &str) -> Result<Vec<Entry>, ClientError> {
+        let mut exchange = self.begin(&Request::ListFolder { path: path.into() }).await?;
+        let mut entries = Vec::new();
+        loop {
+            match exchange.reply().await? {
+                Reply::Entry { entry } if entries.len() < MOST_ENTRIES => entries.push(entry),
+                Reply::Entry { .. } | Reply::End => return Ok(entries),
+                Reply::Error { error } => return Err(ClientError::Refused(error)),
+                other => return Err(out_of_turn("a folder's entry", &other)),
+            }
+        }
+    }
+
+    /// The whole workspace, piece by piece.
+    pub async fn pack(&self) -> Result<Packing, ClientError> {
+        Ok(Packing { exchange: self.begin(&Request::Pack).await? })
+    }
+
+    /// Returns once the wire is closed, by whichever side.
+    pub async fn closed(&self) {
+        self.mux.closed().await;
+    }
+
+    async fn simple(&self, request: &Request) -> Result<(), ClientError> {
+        self.begin(request).await?.ok().await
+    }
+
+    async fn begin(&self, request: &Request) -> Result<Exchange, ClientError> {
+        let opened = tokio::time::timeout(PATIENCE, self.mux.open()).await;
+        let stream = opened.map_err(|_| ClientError::Silent)??;
+        let mut exchange = Exchange { frames: Framed::new(stream, FrameCodec::for_worker()) };
+        exchange.send(Frame::message(request)).await?;
+        Ok(exchange)
+    }
+}
+
+/// Content of a file as it arrives.
+pub type FileStream = BoxStream<'static, io::Result<Bytes>>;
+
+/// The workspace on its way out.
+pub struct Packing {
+    exchange: Exchange,
+}
+
+/// What comes next out of a workspace that is being packed.
+#[derive(Debug)]
+pub enum Packed {
+    Entry(Entry),
+    /// A piece of the file whose entry came last.
+    Data(Bytes),
+    /// That file is over; the text says why it is not whole.
+    FileEnd(Option<String>),
+}
+
+impl Packing {
+    /// The next piece; `None` when all was sent.
+    pub async fn next(&mut self) -> Result<Option<Packed>, ClientError> {
+        match self.exchange.frame_in_time().await? {
+            Frame::Data(piece) => Ok(Some(Packed::Data(piece))),
+            Frame::Message(text) => match parse(&text)? {
+                Reply::Entry { entry } => Ok(Some(Packed::Entry(entry))),
+                Reply::EntryEnd { error } => Ok(Some(Packed::FileEnd(error))),
+                Reply::End => Ok(None),
+                Reply::Error { error } => Err(ClientError::Refused(error)),
+                other => Err(out_of_turn("the workspace", &other)),
+            },
+            Frame::Output(..) => Err(unexpected("the workspace", "output")),
+        }
+    }
+}
+
+/// One stream of the wire, from the request to its last reply.
+struct Exchange {
+    frames: Framed<MuxStream, FrameCodec>,
+}
+
+impl Exchange {
+    async fn send(&mut self, frame: Frame) -> Result<(), ClientError> {
+        let sent = tokio::time::timeout(PATIENCE, self.frames.send(frame)).await;
+        Ok(sent.map_err(|_| ClientError::Silent)??)
+    }
+
+    async fn frame(&mut self) -> Result<Frame, ClientError> {
+        Ok(self.frames.next().await.ok_or(WireError::EndedEarly)??)
+    }
+
+    async fn frame_in_time(&mut self) -> Result<Frame, ClientError> {
+        tokio::time::timeout(PATIENCE, self.frame()).await.map_err(|_| ClientError::Silent)?
+    }
+
+    async fn reply(&mut self) -> Result<Reply, ClientError> {
+        match self.frame_in_time().await? {
+            Frame::Message(text) => parse(&text),
+            _ => Err(unexpected("a reply", "raw data")),
+        }
+    }
+
+    async fn ok(&mut self) -> Result<(), ClientError> {
+        match self.reply().await? {
+            Reply::Ok => Ok(()),
+            Reply::Error { error } => Err(ClientError::Refused(error)),
+            other => Err(out_of_turn("a confirmation", &other)),
+        }
+    }
+
+    /// The data frames up to the end, as a stream.
+    fn file_data(self) -> FileStream {
+        futures::stream::try_unfold(self, |mut exchange| async move {
+            match exchange.frame_in_time().await.map_err(io::Error::other)? {
+                Frame::Data(piece) => Ok(Some((piece, exchange))),
+                Frame::Message(text) => match parse(&text).map_err(io::Error::other)? {
+                    Reply::End => Ok(None),
+                    Reply::Error { error } => Err(io::Error::other(error.message)),
+                    other => Err(io::Error::other(out_of_turn("a file's data", &other))),
+                },
+                Frame::Output(..) => Err(io::Error::other("output came in a file's place")),
+            }
+        })
+        .boxed()
+    }
+}
+
+fn parse(text: &[u8]) -> Result<Reply, ClientError> {
+    serde_json::from_slice(text).map_err(|error| WireError::BadMessage(error).into())
+}
+
+fn out_of_turn(expected: &'static str, got: &Reply) -> ClientError {
+    let got = match got {
+        Reply::Welcome { .. } => "a welcome",
+        Reply::Done { .. } => "a result",
+        Reply::Ok => "a confirmation",
+        Reply::Error { .. } => "an error",
+        Reply::File { .. } => "a file",
+        Reply::Entry { .. } => "an entry",
+        Reply::EntryEnd { .. } => "an entry's end",
+        Reply::End => "an end",
+    };
+    unexpected(expected, got)
+}
+
+fn unexpected(expected: &'static str, got: &'static str) -> ClientError {
+    WireError::OutOfTurn { expected, got }.into()
+}

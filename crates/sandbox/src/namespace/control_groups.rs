@@ -1,0 +1,299 @@
+//! Control groups: the limits on memory, processes and CPU time, on version 1 and 2.
+//!
+//! What the host offers is found by looking at what is mounted and trying it once.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bellglass_protocol::job::Limits;
+
+/// Where this process may make groups.
+#[derive(Clone, Debug)]
+pub(crate) struct ControlGroups {
+    version: Version,
+    /// Begins the names of all groups of one run folder, so that several servers on one host do
+    /// not take each other's for orphans.
+    prefix: String,
+    /// For each controller the folder under which a sandbox's group is made. On version 2 there is
+    /// one folder for all.
+    parents: Vec<(Controller, PathBuf)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Controller {
+    Memory,
+    Processes,
+    Cpu,
+}
+
+impl Controller {
+    pub(super) const ALL: [Self; 3] = [Self::Memory, Self::Processes, Self::Cpu];
+
+    fn kernel_name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Processes => "pids",
+            Self::Cpu => "cpu",
+        }
+    }
+
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Processes => "processes",
+            Self::Cpu => "CPU time",
+        }
+    }
+}
+
+/// The name of the group that holds all sandboxes' groups.
+const FAMILY: &str = "bellglass";
+
+impl ControlGroups {
+    /// Finds out what this host gives to this process. May give fewer controllers than asked for.
+    pub(crate) fn detect(prefix: &str) -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let (version, parents) = match parents_on_version_1(&mounts, &own) {
+            none if none.is_empty() => (Version::Two, parents_on_version_2(&mounts, &own)),
+            some => (Version::One, some),
+        };
+        Self { version, prefix: prefix.into(), parents }
+    }
+
+    pub(crate) fn has(&self, controller: Controller) -> bool {
+        self.parents.iter().any(|(each, _)| *each == controller)
+    }
+
+    /// What cannot be limited by control groups here.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = Controller> {
+        Controller::ALL.into_iter().filter(|controller| !self.has(*controller))
+    }
+
+    pub(crate) fn version_name(&self) -> &'static str {
+        match self.version {
+            Version::One => "v1",
+            Version::Two => "v2",
+        }
+    }
+
+    fn folders(&self, name: &str) -> Vec<PathBuf> {
+        let mut folders: Vec<PathBuf> =
+            self.parents.iter().map(|(_, parent)| self.folder(parent, name)).collect();
+        folders.dedup();
+        folders
+    }
+
+    fn folder(&self, parent: &Path, name: &str) -> PathBuf {
+        parent.join(format!("{}{name}", self.prefix))
+    }
+
+    /// Makes the groups of a sandbox and sets its limits.
+    pub(crate) fn create(&self, name: &str, limits: &Limits) -> io::Result<()> {
+        for folder in self.folders(name) {
+            fs::create_dir(&folder)?;
+        }
+        for (controller, parent) in &self.parents {
+            let folder = self.folder(parent, name);
+            for (file, value) in self.settings(*controller, limits) {
+                let result = fs::write(folder.join(file), value);
+                // Swap is not accounted on every kernel; then there is nothing to limit.
+                let optional = file.contains("swap") || file.contains("memsw");
+                if !optional {
+                    result?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn settings(&self, controller: Controller, limits: &Limits) -> Vec<(&'static str, String)> {
+        const PERIOD_US: u64 = 100_000;
+        let memory = limits.memory.0.to_string();
+        let quota = ((limits.cpus * PERIOD_US as f64) as u64).max(1000);
+        match (self.version, controller) {
+            (Version::One, Controller::Memory) => vec![
+                ("memory.limit_in_bytes", memory.clone()),
+                ("memory.memsw.limit_in_bytes", memory),
+            ],
+            (Version::Two, Controller::Memory) => {
+                vec![("memory.max", memory), ("memory.swap.max", "0".into())]
+            }
+            (_, Controller::Processes) => vec![("pids.max", limits.processes.to_string())],
+            (Version::One, Controller::Cpu) => vec![
+                ("cpu.cfs_period_us", PERIOD_US.to_string()),
+                ("cpu.cfs_quota_us", quota.to_string()),
+            ],
+            (Version::Two, Controller::Cpu) => vec![("cpu.max", format!("{quota} {PERIOD_US}"))],
+        }
+    }
+
+    /// Files that take the process which writes `0` to them into the sandbox's groups.
+    pub(crate) fn join_files(&self, name: &str) -> Vec<PathBuf> {
+        let file = match self.version {
+            // Moving a single thread through `tasks` spares the kernel a wait for all others.
+            Version::One => "tasks",
+            Version::Two => "cgroup.procs",
+        };
+        self.folders(name).into_iter().map(|folder| folder.join(file)).collect()
+    }
+
+    /// How many processes of the sandbox were ended for want of memory.
+    pub(crate) fn out_of_memory_kills(&self, name: &str) -> u64 {
+        let Some((_, parent)) = self.parents.iter().find(|(each, _)| *each == Controller::Memory)
+        else {
+            return 0;
+        };
+        let file = match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        let text = fs::read_to_string(self.folder(parent, name).join(file)).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Removes a sandbox's groups. Its processes must be gone.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        for folder in self.folders(name) {
+            remove_group(&folder)?;
+        }
+        Ok(())
+    }
+
+    /// Names of all sandboxes of this run folder that have a group.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .parents
+            .iter()
+            .filter_map(|(_, parent)| fs::read_dir(parent).ok())
+            .flatten()
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let name = entry.file_name().into_string().ok()?;
+                let is_group = entry.file_type().ok()?.is_dir();
+                is_group.then(|| name.strip_prefix(&self.prefix).map(String::from))?
+            })
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+/// The folders for groups on a host with version 1 controllers.
+fn parents_on_version_1(mounts: &str, own: &str) -> Vec<(Controller, PathBuf)> {
+    let found = Controller::ALL.into_iter().filter_map(|controller| {
+        let mount = mount_point(mounts, "cgroup", Some(controller.kernel_name()))?;
+        // Below the group this process is in, so that limits set on us from outside hold too.
+        let path = own.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let names = fields.next()?;
+            names.split(',').any(|name| name == controller.kernel_name()).then(|| fields.next())?
+        })?;
+        let parent = mount.join(path.trim_start_matches('/')).join(FAMILY);
+        is_usable(&parent).then_some((controller, parent))
+    });
+    found.collect()
+}
+
+/// The folder for groups on a host with version 2 only, once for each controller it gives.
+fn parents_on_version_2(mounts: &str, own: &str) -> Vec<(Controller, PathBuf)> {
+    let Some(mount) = mount_point(mounts, "cgroup2", None) else { return Vec::new() };
+    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
+    let here = mount.join(path.trim_start_matches('/'));
+    for base in [here, mount.clone()] {
+        let family = base.join(FAMILY);
+        if !is_usable(&family) {
+            continue;
+        }
+        if base != mount {
+            // A group that has processes of its own cannot give controllers to its children, so
+            // our own process moves to a leaf first. The root group is exempt from that rule.
+            let leaf = base.join("bellglass-server");
+            let _ = fs::create_dir_all(&leaf);
+            let _ = fs::write(leaf.join("cgroup.procs"), "0");
+        }
+        for controller in Controller::ALL {
+            let word = format!("+{}", controller.kernel_name());
+            let _ = fs::write(base.join("cgroup.subtree_control"), &word);
+            let _ = fs::write(family.join("cgroup.subtree_control"), &word);
+        }
+        let given = fs::read_to_string(family.join("cgroup.subtree_control")).unwrap_or_default();
+        let parents: Vec<_> = Controller::ALL
+            .into_iter()
+            .filter(|each| given.split_whitespace().any(|name| name == each.kernel_name()))
+            .map(|each| (each, family.clone()))
+            .collect();
+        if !parents.is_empty() {
+            return parents;
+        }
+    }
+    Vec::new()
+}
+
+/// The kernel lets go of the last process of a group a moment after it has ended.
+fn remove_group(folder: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        match fs::remove_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Whether groups can be made below `family`, which is made for the purpose.
+fn is_usable(family: &Path) -> bool {
+    let made = match fs::create_dir(family) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::AlreadyExists,
+    };
+    let trial = family.join(format!("trial-{}", std::process::id()));
+    made && fs::create_dir(&trial).is_ok() && fs::remove_dir(&trial).is_ok()
+}
+
+/// Where a file system of a kind is mounted, with an option among its super options.
+fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let fits = after.next()? == kind
+            && option.is_none_or(|wanted| {
+                after.nth(1).is_some_and(|options| options.split(',').any(|each| each == wanted))
+            });
+        fits.then(|| before.split(' ').nth(4).map(PathBuf::from))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_kind_and_option() {
+        let mounts = "\
+            30 25 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
+            31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw shared:5 - cgroup cgroup rw,cpu,cpuacct\n\
+            32 30 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+            33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let find = |kind, option| mount_point(mounts, kind, option);
+        assert_eq!(find("cgroup", Some("memory")), Some("/sys/fs/cgroup/memory".into()));
+        assert_eq!(find("cgroup", Some("cpu")), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
+        assert_eq!(find("cgroup", Some("pids")), None);
+        assert_eq!(find("cgroup2", None), Some("/sys/fs/cgroup/unified".into()));
+    }
+}

@@ -1,0 +1,223 @@
+//! The `namespace` backend: Linux namespaces, control groups, a system-call filter; no daemon.
+//!
+//! Each sandbox has a folder with its wire's socket and a record of its process. The sandbox does
+//! not die with us: a later process of ours finds it by that folder.
+
+pub(crate) mod control_groups;
+mod guest_binary;
+pub(crate) mod ids;
+mod launcher;
+mod record;
+mod running;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bellglass_protocol::job::IsolationLevel;
+use bellglass_protocol::launch::{GuestConfig, LaunchOrder};
+use sha2::{Digest as _, Sha256};
+
+use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
+use control_groups::{ControlGroups, Controller};
+use guest_binary::GuestBinary;
+use ids::IdRanges;
+use record::Record;
+use running::NamespaceSandbox;
+
+/// The user that tools run as, inside.
+const TOOL_ID: u32 = 1000;
+
+/// Makes sandboxes out of namespaces.
+pub struct NamespaceBackend {
+    shared: Arc<Shared>,
+}
+
+/// What the backend and its sandboxes use together.
+struct Shared {
+    /// Holds a folder for each sandbox.
+    folder: PathBuf,
+    guest: GuestBinary,
+    groups: ControlGroups,
+    ids: IdRanges,
+}
+
+impl NamespaceBackend {
+    /// Sandboxes of this backend live under `folder`.
+    pub fn new(folder: PathBuf) -> Result<Self, BackendError> {
+        let folder = private_folder(&folder)
+            .and_then(|()| fs::canonicalize(&folder))
+            .map_err(BackendError::io(format!("make the folder {}", folder.display())))?;
+        let guest = GuestBinary::load().map_err(BackendError::io("load the guest"))?;
+        let digest = hex::encode(Sha256::digest(folder.as_os_str().as_encoded_bytes()));
+        let groups = ControlGroups::detect(&format!("{}-", &digest[..8]));
+        let shared = Shared { folder, guest, groups, ids: IdRanges::detect() };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+#[async_trait]
+impl Backend for NamespaceBackend {
+    fn name(&self) -> &'static str {
+        "namespace"
+    }
+
+    fn level(&self) -> IsolationLevel {
+        IsolationLevel::Namespace
+    }
+
+    async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError> {
+        let (shared, order) = (self.shared.clone(), order.clone());
+        blocking(move || {
+            let record = shared.start(&order)?;
+            Ok((shared, record))
+        })
+        .await
+        .and_then(|(shared, record)| NamespaceSandbox::boxed(shared, record))
+    }
+
+    async fn find(
+        &self,
+        name: &SandboxName,
+    ) -> Result<Option<Box<dyn RunningSandbox>>, BackendError> {
+        let folder = self.shared.folder.join(name.as_str());
+        match Record::read(&folder) {
+            Some(record) if record.is_alive() => {
+                self.shared.ids.reserve(record.ids);
+                NamespaceSandbox::boxed(self.shared.clone(), record).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
+        let (shared, keep) = (self.shared.clone(), keep.clone());
+        blocking(move || shared.sweep(&keep)).await
+    }
+}
+
+impl Shared {
+    /// Makes a sandbox, or leaves nothing behind.
+    fn start(&self, order: &SandboxOrder) -> Result<Record, BackendError> {
+        let folder = self.folder.join(order.name.as_str());
+        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
+        let ids = self.ids.take().ok_or_else(|| {
+            BackendError::Unsupported("all id ranges are in use; let some sandboxes end".into())
+        })?;
+        let result = self
+            .groups
+            .create(order.name.as_str(), &order.limits)
+            .map_err(BackendError::io("make the sandbox's control groups"))
+            .and_then(|()| launcher::launch(&self.guest, &self.launch_order(order, &folder, ids)))
+            .and_then(|launched| {
+                let record = Record::new(order.name.clone(), launched, ids, self.set_up(order));
+                record.write(&folder).map_err(BackendError::io("record the sandbox"))?;
+                Ok(record)
+            });
+        if result.is_err() {
+            self.remove_traces(&order.name);
+            self.ids.give_back(ids);
+        }
+        result
+    }
+
+    fn launch_order(
+        &self,
+        order: &SandboxOrder,
+        folder: &Path,
+        ids: bellglass_protocol::launch::IdMapping,
+    ) -> LaunchOrder {
+        let joins = self.groups.join_files(order.name.as_str());
+        LaunchOrder {
+            name: order.name.to_string(),
+            rootfs: order.rootfs.to_string_lossy().into_owned(),
+            wire: folder.join(record::WIRE).to_string_lossy().into_owned(),
+            ids,
+            cgroup_joins: joins.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
+            disk: order.limits.disk,
+            guest: GuestConfig {
+                workspace: "/workspace".into(),
+                tool_uid: TOOL_ID,
+                tool_gid: TOOL_ID,
+                home: "/home/agent".into(),
+                open_files: order.limits.open_files,
+                processes: (!self.groups.has(Controller::Processes))
+                    .then_some(order.limits.processes),
+            },
+        }
+    }
+
+    /// What was done about limits, in words.
+    fn set_up(&self, order: &SandboxOrder) -> crate::backend::SetUp {
+        let limits = &order.limits;
+        let words = |controller| match controller {
+            Controller::Memory => format!("at most {} of memory", limits.memory),
+            Controller::Processes => format!("at most {} processes", limits.processes),
+            Controller::Cpu => format!("at most {} CPUs", limits.cpus),
+        };
+        let version = self.groups.version_name();
+        let mut set_up = crate::backend::SetUp::default();
+        for controller in Controller::ALL {
+            if self.groups.has(controller) {
+                set_up.enforced.push(format!("{} (cgroup {version})", words(controller)));
+            } else {
+                set_up.missing.push(format!(
+                    "no control group for {}: run as root, or delegate one to this user",
+                    controller.describe()
+                ));
+            }
+        }
+        set_up
+    }
+
+    /// Removes the folder and the groups of a sandbox whose processes are gone.
+    fn remove_traces(&self, name: &SandboxName) {
+        if let Err(error) = self.groups.remove(name.as_str()) {
+            tracing::warn!(sandbox = %name, %error, "could not remove its control groups");
+        }
+        match fs::remove_dir_all(self.folder.join(name.as_str())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(sandbox = %name, %error, "could not remove its folder");
+            }
+            _ => {}
+        }
+    }
+
+    fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
+        let folders = fs::read_dir(&self.folder)
+            .map_err(BackendError::io("list the sandboxes' folders"))?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let names: HashSet<SandboxName> = folders
+            .chain(self.groups.names())
+            .filter_map(|name| SandboxName::parse(&name))
+            .filter(|name| !keep.contains(name))
+            .collect();
+        for name in &names {
+            if let Some(record) = Record::read(&self.folder.join(name.as_str())) {
+                record.kill_and_wait();
+                self.ids.give_back(record.ids);
+            }
+            self.remove_traces(name);
+        }
+        Ok(names.len())
+    }
+}
+
+/// Makes a folder that only its owner may enter; one that exists is fine.
+fn private_folder(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Runs code that waits for the kernel outside of the async threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BackendError> + Send + 'static,
+) -> Result<T, BackendError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(stopped) => std::panic::resume_unwind(stopped.into_panic()),
+    }
+}

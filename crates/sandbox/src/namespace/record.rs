@@ -1,0 +1,110 @@
+//! What is written down about a running sandbox, so that a later process of ours finds it again.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use bellglass_protocol::launch::{IdMapping, Launched};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{SandboxName, SetUp};
+
+/// Name of the wire's socket in a sandbox's folder.
+pub(super) const WIRE: &str = "wire";
+const RECORD: &str = "sandbox.json";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) name: String,
+    pub(super) pid: i32,
+    /// When the process started, in the kernel's ticks: with the id it names one process for good.
+    start_time: u64,
+    pub(super) ids: IdMapping,
+    pub(super) enforced: Vec<String>,
+    pub(super) missing: Vec<String>,
+}
+
+impl Record {
+    pub(super) fn new(name: SandboxName, launched: Launched, ids: IdMapping, set_up: SetUp) -> Self {
+        let start_time = start_time(launched.pid).unwrap_or(0);
+        Self {
+            name: name.to_string(),
+            pid: launched.pid,
+            start_time,
+            ids,
+            enforced: launched.enforced.into_iter().chain(set_up.enforced).collect(),
+            missing: launched.missing.into_iter().chain(set_up.missing).collect(),
+        }
+    }
+
+    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
+        let text = serde_json::to_vec(self).expect("a record is plain data");
+        let draft = folder.join(format!("{RECORD}.new"));
+        fs::write(&draft, text)?;
+        fs::rename(draft, folder.join(RECORD))
+    }
+
+    pub(super) fn read(folder: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(folder.join(RECORD)).ok()?).ok()
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.pidfd().is_some()
+    }
+
+    /// A descriptor of the guest's process, if it is still that process and not only its corpse.
+    pub(super) fn pidfd(&self) -> Option<OwnedFd> {
+        let pidfd = rustix::process::pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty());
+        let pidfd = pidfd.ok()?;
+        // Checked after opening: from here on the descriptor cannot come to mean another process.
+        (start_time(self.pid) == Some(self.start_time) && !has_exited(&pidfd)).then_some(pidfd)
+    }
+
+    /// Ends the guest, and with it all processes of the sandbox, and waits until they are gone.
+    pub(super) fn kill_and_wait(&self) {
+        let Some(pidfd) = self.pidfd() else { return };
+        let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+        let timeout = Duration::from_secs(10).try_into().ok();
+        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref());
+        reap(&pidfd);
+    }
+}
+
+/// Takes the exit status, so that no corpse is left if the guest was our child.
+pub(super) fn reap(pidfd: &OwnedFd) {
+    use std::os::fd::AsFd as _;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    let _ = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options);
+}
+
+fn has_exited(pidfd: &OwnedFd) -> bool {
+    let now = Duration::ZERO.try_into().ok();
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], now.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+/// The 22nd field of `/proc/PID/stat`. The second may contain anything, so counting starts after it.
+fn start_time(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = &text[text.rfind(')')? + 1..];
+    after_name.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_id_and_start() {
+        let pid = std::process::id() as i32;
+        let launched = Launched { pid, enforced: vec![], missing: vec![] };
+        let name = SandboxName::throwaway();
+        let record = Record::new(name, launched, IdMapping::Single, SetUp::default());
+        assert!(record.is_alive());
+        assert!(!Record { start_time: record.start_time + 1, ..record.clone() }.is_alive());
+        assert!(!Record { pid: i32::MAX, ..record }.is_alive());
+    }
+}

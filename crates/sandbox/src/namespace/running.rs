@@ -1,0 +1,88 @@
+//! A running sandbox of the namespace backend.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rustix::process::Signal;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+
+use super::record::{Record, WIRE, reap};
+use super::{Shared, blocking};
+use crate::backend::{BackendError, RunningSandbox, SandboxName, SetUp, WireStream};
+
+pub(super) struct NamespaceSandbox {
+    shared: Arc<Shared>,
+    record: Record,
+    name: SandboxName,
+    /// Readable once the guest is gone. All processes of the sandbox are gone then too: the guest
+    /// is the first process of their pid namespace, and the kernel ends them before it.
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+impl NamespaceSandbox {
+    pub(super) fn boxed(
+        shared: Arc<Shared>,
+        record: Record,
+    ) -> Result<Box<dyn RunningSandbox>, BackendError> {
+        let gone = || io::Error::other("it ended right after its start");
+        let pidfd = record.pidfd().ok_or_else(gone).and_then(|pidfd| {
+            // SAFETY: an `OwnedFd` keeps its descriptor open and the same for as long as it lives.
+            unsafe { AsyncFd::register(pidfd) }.map_err(io::Error::from)
+        });
+        let name = SandboxName::parse(&record.name);
+        match (pidfd, name) {
+            (Ok(pidfd), Some(name)) => Ok(Box::new(Self { shared, record, name, pidfd })),
+            (pidfd, _) => {
+                record.kill_and_wait();
+                if let Some(name) = SandboxName::parse(&record.name) {
+                    shared.remove_traces(&name);
+                }
+                shared.ids.give_back(record.ids);
+                let source = pidfd.err().unwrap_or_else(gone);
+                Err(BackendError::Io { action: "hold on to the sandbox".into(), source })
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl RunningSandbox for NamespaceSandbox {
+    async fn connect(&self) -> Result<Box<dyn WireStream>, BackendError> {
+        let failed = || BackendError::io("reach the guest");
+        let folder = self.shared.folder.join(self.name.as_str());
+        let folder = std::fs::File::open(folder).map_err(failed())?;
+        // Through the folder's descriptor, since a socket's path is limited to 108 bytes.
+        let path = format!("/proc/self/fd/{}/{WIRE}", folder.as_raw_fd());
+        let stream = UnixStream::connect(path).await.map_err(failed())?;
+        Ok(Box::new(stream))
+    }
+
+    async fn stop(&self) -> Result<(), BackendError> {
+        let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
+        self.gone().await;
+        let (shared, name, ids) = (self.shared.clone(), self.name.clone(), self.record.ids);
+        blocking(move || {
+            shared.remove_traces(&name);
+            shared.ids.give_back(ids);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn gone(&self) {
+        // An error here would mean that the descriptor cannot be polled, so nothing could be known.
+        let _ = self.pidfd.readable().await;
+        reap(self.pidfd.get_ref());
+    }
+
+    async fn out_of_memory_kills(&self) -> u64 {
+        self.shared.groups.out_of_memory_kills(self.name.as_str())
+    }
+
+    fn set_up(&self) -> SetUp {
+        SetUp { enforced: self.record.enforced.clone(), missing: self.record.missing.clone() }
+    }
+}

@@ -1,0 +1,104 @@
+//! A sandbox in use: what a backend started, the guest inside it, and the report about both.
+
+use std::time::Duration;
+
+use bellglass_protocol::report::SandboxReport;
+
+use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
+use crate::client::{ClientError, GuestClient};
+
+/// How long a guest may take from its start to its greeting.
+const GREETING_TIME: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    #[error("the guest could not be reached: {0}")]
+    Guest(#[from] ClientError),
+    #[error("the guest did not greet within {} s", GREETING_TIME.as_secs())]
+    NoGreeting,
+}
+
+/// A sandbox with its guest answering. Must be ended with [`Sandbox::destroy`].
+pub struct Sandbox {
+    running: Box<dyn RunningSandbox>,
+    guest: GuestClient,
+    report: SandboxReport,
+}
+
+impl Sandbox {
+    /// Starts a sandbox and greets its guest. On an error nothing of it is left.
+    pub async fn start(
+        backend: &dyn Backend,
+        order: &SandboxOrder,
+        image: &str,
+    ) -> Result<Self, SandboxError> {
+        let running = backend.start(order).await?;
+        Self::greet(backend, running, image).await
+    }
+
+    /// Takes up a sandbox that an earlier process of ours left running.
+    pub async fn find(
+        backend: &dyn Backend,
+        name: &SandboxName,
+        image: &str,
+    ) -> Result<Option<Self>, SandboxError> {
+        match backend.find(name).await? {
+            Some(running) => Self::greet(backend, running, image).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn greet(
+        backend: &dyn Backend,
+        running: Box<dyn RunningSandbox>,
+        image: &str,
+    ) -> Result<Self, SandboxError> {
+        let greeting = async {
+            let wire = running.connect().await?;
+            Ok(GuestClient::connect(wire).await?)
+        };
+        let greeted = tokio::time::timeout(GREETING_TIME, greeting).await;
+        match greeted.unwrap_or(Err(SandboxError::NoGreeting)) {
+            Ok((guest, probe)) => {
+                let set_up = running.set_up();
+                let report = SandboxReport {
+                    backend: backend.name().into(),
+                    isolation: backend.level(),
+                    image: image.into(),
+                    enforced: set_up.enforced,
+                    missing: set_up.missing,
+                    inside: probe,
+                };
+                Ok(Self { running, guest, report })
+            }
+            Err(error) => {
+                running.stop().await?;
+                Err(error)
+            }
+        }
+    }
+
+    pub fn guest(&self) -> &GuestClient {
+        &self.guest
+    }
+
+    pub fn report(&self) -> &SandboxReport {
+        &self.report
+    }
+
+    /// Returns when the guest is gone, whoever ended it.
+    pub async fn gone(&self) {
+        self.running.gone().await;
+    }
+
+    pub async fn out_of_memory_kills(&self) -> u64 {
+        self.running.out_of_memory_kills().await
+    }
+
+    /// Ends every process of the sandbox and removes what it used.
+    pub async fn destroy(&self) -> Result<(), BackendError> {
+        self.running.stop().await
+    }
+}

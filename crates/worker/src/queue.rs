@@ -1,0 +1,254 @@
+//! Takes jobs from the queue while there are free slots, keeps their leases, and passes on stops.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bellglass_protocol::id::{Generation, JobId, WorkerId};
+use bellglass_protocol::view::JobStatus;
+use bellglass_sandbox::{Backend, SandboxName};
+use bellglass_store::artifacts::Artifacts;
+use bellglass_store::{ClaimedJob, Store, StoreError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::job::run_job;
+use crate::stop::{StopReason, StopSwitch};
+use crate::{ImageSource, LiveSandboxes};
+
+/// How a worker works.
+#[derive(Clone, Debug)]
+pub struct WorkerSettings {
+    /// No two living worker processes share a name.
+    pub name: WorkerId,
+    /// Jobs at once.
+    pub slots: usize,
+    /// How long a job stays ours without a sign of life.
+    pub lease: Duration,
+    /// Folder for the output of running steps.
+    pub spools: PathBuf,
+}
+
+/// Claims jobs and drives them to their ends.
+pub struct Worker {
+    settings: WorkerSettings,
+    shared: Arc<Shared>,
+    held: Arc<Held>,
+}
+
+/// What all jobs of a worker use.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) artifacts: Arc<Artifacts>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) images: Arc<dyn ImageSource>,
+    pub(crate) live: LiveSandboxes,
+    pub(crate) spools: PathBuf,
+}
+
+/// The jobs in this worker's hands.
+#[derive(Default)]
+struct Held(Mutex<HashMap<JobId, (Generation, StopSwitch)>>);
+
+/// The queue is looked at this often even when nothing is heard, for leases that have run out.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+impl Worker {
+    pub fn new(
+        settings: WorkerSettings,
+        store: Arc<dyn Store>,
+        artifacts: Arc<Artifacts>,
+        backend: Arc<dyn Backend>,
+        images: Arc<dyn ImageSource>,
+        live: LiveSandboxes,
+    ) -> Self {
+        let spools = settings.spools.clone();
+        let shared = Shared { store, artifacts, backend, images, live, spools };
+        Self { settings, shared: Arc::new(shared), held: Arc::default() }
+    }
+
+    /// Works until `shutdown`. Running jobs are then left as they are, with their sandboxes, for
+    /// the next process to take up.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
+        // What an earlier process of this name held is free to be claimed again, by us.
+        self.shared.store.release_leases(&self.settings.name).await?;
+        self.sweep().await;
+        let jobs = TaskTracker::new();
+        let heartbeat = tokio::spawn(self.heartbeat());
+        let watch = tokio::spawn(pass_on_stops(self.shared.store.clone(), self.held.clone()));
+
+        let slots = Arc::new(Semaphore::new(self.settings.slots));
+        let claiming = shutdown.run_until_cancelled(self.claim_jobs(&slots, &jobs)).await;
+        tracing::debug!(?claiming, "no more jobs are claimed");
+
+        self.held.stop_all(StopReason::ShuttingDown);
+        jobs.close();
+        jobs.wait().await;
+        heartbeat.abort();
+        watch.abort();
+        self.shared.store.release_leases(&self.settings.name).await
+    }
+
+    async fn claim_jobs(&self, slots: &Arc<Semaphore>, jobs: &TaskTracker) {
+        let mut changes = self.shared.store.changes();
+        loop {
+            let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+            let claimed =
+                self.shared.store.claim_next_job(&self.settings.name, self.settings.lease).await;
+            match claimed {
+                Ok(Some(claimed)) => self.take_on(claimed, slot, jobs),
+                Ok(None) => {
+                    drop(slot);
+                    wait_for_work(&mut changes).await;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "cannot claim jobs; trying again in a second");
+                    drop(slot);
+                    tokio::time::sleep(LOOK_AROUND).await;
+                }
+            }
+        }
+    }
+
+    fn take_on(&self, claimed: ClaimedJob, slot: OwnedSemaphorePermit, jobs: &TaskTracker) {
+        let (job, generation) = (claimed.view.job_id, claimed.generation);
+        let stop = StopSwitch::new();
+        self.held.lock().insert(job, (generation, stop.clone()));
+        let (shared, held) = (self.shared.clone(), self.held.clone());
+        jobs.spawn(async move {
+            // Guards, so that a panic in a job frees its slot and its place too.
+            let _slot = slot;
+            let _place = Place { held, job };
+            if let Err(error) = run_job(shared, claimed, stop).await {
+                tracing::warn!(%job, %error, "the job went out of our hands");
+            }
+        });
+    }
+
+    /// Removes sandboxes whose jobs are over. Those of jobs that are not may be found again.
+    async fn sweep(&self) {
+        let keep = match self.unfinished_sandboxes().await {
+            Ok(keep) => keep,
+            Err(error) => {
+                tracing::error!(%error, "cannot tell which sandboxes are in use; removing none");
+                return;
+            }
+        };
+        match self.shared.backend.sweep(&keep).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "removed sandboxes that no job needs"),
+            Err(error) => tracing::error!(%error, "cannot remove leftover sandboxes"),
+        }
+    }
+
+    async fn unfinished_sandboxes(&self) -> Result<HashSet<SandboxName>, StoreError> {
+        let mut keep = HashSet::new();
+        for status in [JobStatus::Running, JobStatus::Paused] {
+            let mut filter = bellglass_store::JobFilter {
+                status: Some(status),
+                limit: 200,
+                ..Default::default()
+            };
+            loop {
+                let page = self.shared.store.jobs(&filter).await?;
+                keep.extend(page.jobs.iter().map(|job| SandboxName::of_job(job.id)));
+                filter.before = page.jobs.last().map(|job| job.id);
+                if !page.more {
+                    break;
+                }
+            }
+        }
+        Ok(keep)
+    }
+
+    /// Renews the leases of all jobs in our hands, and lets go of those that are lost.
+    fn heartbeat(&self) -> impl Future<Output = ()> + use<> {
+        let (shared, held) = (self.shared.clone(), self.held.clone());
+        let (name, lease) = (self.settings.name.clone(), self.settings.lease);
+        async move {
+            let mut beat = tokio::time::interval(lease / 3);
+            loop {
+                beat.tick().await;
+                let jobs = held.generations();
+                if jobs.is_empty() {
+                    continue;
+                }
+                match shared.store.renew_leases(&name, &jobs, lease).await {
+                    Ok(lost) => lost.iter().for_each(|job| held.stop(*job, StopReason::LeaseLost)),
+                    Err(error) => tracing::error!(%error, "cannot renew leases"),
+                }
+            }
+        }
+    }
+}
+
+/// Returns when there may be something to claim.
+async fn wait_for_work(changes: &mut broadcast::Receiver<bellglass_store::Change>) {
+    let news = async {
+        loop {
+            match changes.recv().await {
+                Ok(change) if change.status == JobStatus::Scheduled => return,
+                Ok(_) => {}
+                Err(broadcast::error::RecvError::Lagged(_)) => return,
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LOOK_AROUND, news).await;
+}
+
+/// Hears of cancellations and tells the jobs.
+async fn pass_on_stops(store: Arc<dyn Store>, held: Arc<Held>) {
+    let mut changes = store.changes();
+    loop {
+        match changes.recv().await {
+            Ok(change) if change.cancel_requested => held.stop(change.job, StopReason::Cancelled),
+            Ok(_) => {}
+            // Something was missed; ask about every job in our hands.
+            Err(broadcast::error::RecvError::Lagged(_)) => {
+                for (job, _) in held.generations() {
+                    if store.job(job).await.is_ok_and(|view| view.cancel_requested) {
+                        held.stop(job, StopReason::Cancelled);
+                    }
+                }
+            }
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+impl Held {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, (Generation, StopSwitch)>> {
+        self.0.lock().expect("no code panics while it holds this lock")
+    }
+
+    fn generations(&self) -> Vec<(JobId, Generation)> {
+        self.lock().iter().map(|(job, (generation, _))| (*job, *generation)).collect()
+    }
+
+    fn stop(&self, job: JobId, reason: StopReason) {
+        if let Some((_, stop)) = self.lock().get(&job) {
+            stop.stop(reason);
+        }
+    }
+
+    fn stop_all(&self, reason: StopReason) {
+        self.lock().values().for_each(|(_, stop)| stop.stop(reason));
+    }
+}
+
+/// A job's place among those held; freed when dropped.
+struct Place {
+    held: Arc<Held>,
+    job: JobId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Ok(mut held) = self.held.0.lock() {
+            held.remove(&self.job);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A step's output on this machine's disk while the step runs.
+//!
+//! The guest forgets what it was told is kept, so output is kept here before it is confirmed. The
+//! file lives exactly as long as the sandbox can: if this process dies, its successor reads the
+//! file and asks the guest for the rest; if the machine dies, the sandbox is gone too.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use bellglass_protocol::step::OutputStream;
+
+use crate::capture::Capture;
+
+/// The file of one step. Each record is a byte for the stream, a length, and the bytes.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    path: PathBuf,
+    file: Option<File>,
+    /// Output bytes written so far.
+    bytes: u64,
+    /// No more than so many are written; what comes after is only counted.
+    limit: u64,
+}
+
+const HEADER: usize = 5;
+
+impl Spool {
+    /// Opens a step's spool and feeds what it holds already to `capture`.
+    pub(crate) fn open(path: PathBuf, limit: u64, capture: &mut Capture) -> io::Result<Self> {
+        let mut spool = Self { path, file: None, bytes: 0, limit };
+        let Ok(file) = File::open(&spool.path) else { return Ok(spool) };
+        let mut reader = BufReader::new(file);
+        let mut good = 0u64;
+        while let Some((stream, piece)) = read_record(&mut reader)? {
+            capture.push(stream, &piece);
+            spool.bytes += piece.len() as u64;
+            good += (HEADER + piece.len()) as u64;
+        }
+        // A record that was cut off by a crash was never confirmed; it is written anew.
+        let file = File::options().append(true).open(&spool.path)?;
+        file.set_len(good)?;
+        spool.file = Some(file);
+        Ok(spool)
+    }
+
+    /// Output bytes that are safe here. Beyond the limit this counts what was let go on purpose.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn write(&mut self, stream: OutputStream, piece: &[u8]) -> io::Result<()> {
+        let kept = piece.len().min(self.limit.saturating_sub(self.bytes) as usize);
+        self.bytes += piece.len() as u64;
+        if kept == 0 {
+            return Ok(());
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                if let Some(folder) = self.path.parent() {
+                    fs::create_dir_all(folder)?;
+                }
+                self.file.insert(File::options().create(true).append(true).open(&self.path)?)
+            }
+        };
+        let mut record = Vec::with_capacity(HEADER + kept);
+        record.push(match stream {
+            OutputStream::Stdout => 1,
+            OutputStream::Stderr => 2,
+        });
+        record.extend_from_slice(&(kept as u32).to_be_bytes());
+        record.extend_from_slice(&piece[..kept]);
+        file.write_all(&record)
+    }
+
+    /// Copies the output, both streams as they came, to `target`.
+    pub(crate) fn copy_to(&self, target: &mut impl Write) -> io::Result<()> {
+        let mut reader = BufReader::new(File::open(&self.path)?);
+        while let Some((_, piece)) = read_record(&mut reader)? {
+            target.write_all(&piece)?;
+        }
+        Ok(())
+    }
+}
+
+/// The next whole record; `None` at the end and where the rest is not whole.
+fn read_record(reader: &mut impl Read) -> io::Result<Option<(OutputStream, Vec<u8>)>> {
+    let mut header = [0; HEADER];
+    if !read_whole(reader, &mut header)? {
+        return Ok(None);
+    }
+    let stream = if header[0] == 2 { OutputStream::Stderr } else { OutputStream::Stdout };
+    let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+    let mut piece = vec![0; length];
+    Ok(read_whole(reader, &mut piece)?.then_some((stream, piece)))
+}
+
+fn read_whole(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match reader.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a job's spools are.
+pub(crate) fn job_folder(spools: &Path, job: bellglass_protocol::id::JobId) -> PathBuf {
+    spools.join(job.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_goes_on_where_the_file_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job/1");
+        let mut spool = Spool::open(path.clone(), 1000, &mut Capture::new()).unwrap();
+        spool.write(OutputStream::Stdout, b"one ").unwrap();
+        spool.write(OutputStream::Stderr, b"two ").unwrap();
+        drop(spool);
+        // A crash in the middle of a record.
+        File::options().append(true).open(&path).unwrap().write_all(&[1, 0, 0, 0, 9, b'x']).unwrap();
+
+        let mut capture = Capture::new();
+        let mut spool = Spool::open(path, 1000, &mut capture).unwrap();
+        assert_eq!((spool.bytes(), capture.stdout(), capture.stderr()), (8, "one ".into(), "two ".into()));
+        spool.write(OutputStream::Stdout, b"three").unwrap();
+        let mut all = Vec::new();
+        spool.copy_to(&mut all).unwrap();
+        assert_eq!(all, b"one two three");
+    }
+
+    #[test]
+    fn no_more_than_the_limit_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(folder.path().join("1"), 6, &mut Capture::new()).unwrap();
+        for _ in 0..3 {
+            spool.write(OutputStream::Stdout, b"abcd").unwrap();
+        }
+        let mut all = Vec::new();
+        spool.copy_to(&mut all).unwrap();
+        assert_eq!((all.as_slice(), spool.bytes()), (&b"abcdab"[..], 12));
+    }
+}

@@ -1,0 +1,53 @@
+//! Why a job must stop before its mind is done, and how everybody who works on it hears of that.
+
+use tokio::sync::watch;
+
+/// Why a job stops early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopReason {
+    /// Somebody asked for it.
+    Cancelled,
+    /// The job's wall-clock time is used up.
+    TimeLimit,
+    /// Another worker holds the job now; nothing may be written or destroyed any more.
+    LeaseLost,
+    /// This process ends. The job is left as it is, for whoever takes it up.
+    ShuttingDown,
+}
+
+impl StopReason {
+    /// Whether the job comes to its end here, rather than going on elsewhere.
+    pub(crate) fn ends_the_job(self) -> bool {
+        matches!(self, Self::Cancelled | Self::TimeLimit)
+    }
+}
+
+/// Tells a job to stop. The first reason counts.
+#[derive(Clone, Debug)]
+pub(crate) struct StopSwitch(watch::Sender<Option<StopReason>>);
+
+impl StopSwitch {
+    pub(crate) fn new() -> Self {
+        Self(watch::Sender::new(None))
+    }
+
+    pub(crate) fn stop(&self, reason: StopReason) {
+        self.0.send_if_modified(|current| {
+            let first = current.is_none();
+            current.get_or_insert(reason);
+            first
+        });
+    }
+
+    pub(crate) fn reason(&self) -> Option<StopReason> {
+        *self.0.borrow()
+    }
+
+    /// Returns once there is a reason to stop.
+    pub(crate) async fn stopped(&self) -> StopReason {
+        let mut receiver = self.0.subscribe();
+        let reason = receiver.wait_for(Option::is_some).await;
+        // The sender lives in `self`, so the channel is open and the value is there.
+        reason.ok().and_then(|reason| *reason).unwrap_or(StopReason::ShuttingDown)
+    }
+}
