@@ -179,7 +179,7 @@ async fn what_cannot_be_read_is_said() {
     guest.write("a", "fine");
     guest.write("closed", "no");
     guest.write("shut/file", "no");
-    let nobody = std::fs::Permissions::from_mode(0);
+    let nobody = std::fs::Permissions::from_mode(0o000);
     std::fs::set_permissions(guest.workspace().join("closed"), nobody.clone()).unwrap();
     std::fs::set_permissions(guest.workspace().join("shut"), nobody).unwrap();
     for folder in [guest.outside().to_path_buf(), guest.workspace()] {

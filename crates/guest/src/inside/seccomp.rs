@@ -143,6 +143,9 @@ fn denied_by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::
     ];
     const NEW_TIME_NAMESPACE: u64 = 0x80;
     const QUERY_PERSONALITY: u64 = 0xffff_ffff;
+    // TIOCSTI and TIOCLINUX, which C libraries declare with different widths.
+    const TYPE_INTO_TERMINAL: u64 = 0x5412;
+    const PASTE_INTO_CONSOLE: u64 = 0x541c;
 
     // A user namespace of its own makes a process root over a large part of the kernel.
     let mut clone = Vec::new();
@@ -173,8 +176,7 @@ fn denied_by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::
     // Other personalities switch protections off, such as the random layout of memory.
     let personality = vec![rule([(0, Ne, 0), (0, Ne, QUERY_PERSONALITY)])?];
     // These type into the terminal of somebody else.
-    let ioctl =
-        vec![rule([(1, Eq, libc::TIOCSTI as u64)])?, rule([(1, Eq, libc::TIOCLINUX as u64)])?];
+    let ioctl = vec![rule([(1, Eq, TYPE_INTO_TERMINAL)])?, rule([(1, Eq, PASTE_INTO_CONSOLE)])?];
 
     Ok(BTreeMap::from([
         (libc::SYS_clone, clone),

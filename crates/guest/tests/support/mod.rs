@@ -265,3 +265,30 @@ pub fn runs(word: &str) -> bool {
         line.windows(word.len()).any(|window| window == word.as_bytes())
     })
 }
+
+/// Runs calls one after the other, each with a number of its own.
+pub struct Tools {
+    worker: Client,
+    step: std::cell::Cell<u32>,
+}
+
+impl Tools {
+    pub async fn of(guest: &TestGuest) -> Self {
+        Self { worker: guest.connect().await, step: 0.into() }
+    }
+
+    pub async fn run(&self, call: Value) -> Finished {
+        self.step.set(self.step.get() + 1);
+        self.worker.call(self.step.get(), call).await
+    }
+
+    pub async fn text(&self, call: Value) -> String {
+        let done = self.run(call).await;
+        succeeded(&done);
+        done.text().to_owned()
+    }
+
+    pub async fn code(&self, call: Value) -> String {
+        self.run(call).await.code().to_owned()
+    }
+}

@@ -115,5 +115,5 @@ pub(super) fn entry_of(folder: impl AsFd, child: &[u8], path: String) -> rustix:
 
 pub(super) fn described(path: String, kind: EntryKind, stat: &Stat) -> Entry {
     let bytes = if kind == EntryKind::File { stat.st_size as u64 } else { 0 };
-    Entry { path, kind, mode: stat.st_mode & 0o7777, bytes, modified: stat.st_mtime as i64 }
+    Entry { path, kind, mode: stat.st_mode & 0o7777, bytes, modified: stat.st_mtime }
 }
