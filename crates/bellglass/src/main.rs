@@ -11,6 +11,7 @@ mod installation;
 mod live_files;
 mod logging;
 mod render;
+mod telemetry;
 
 use clap::Parser as _;
 

@@ -43,7 +43,12 @@ pub struct App {
     pub offer: Offer,
     pub images: Arc<dyn Images>,
     pub settings: ServerSettings,
+    /// What the other parts of this process count, as Prometheus text; goes to `/metrics` too.
+    pub other_metrics: OtherMetrics,
 }
+
+/// Writes Prometheus text about something that this crate does not know.
+pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// What handlers share.
 struct Server {

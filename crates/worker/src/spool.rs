@@ -12,7 +12,8 @@ use bellglass_protocol::step::OutputStream;
 
 use crate::capture::Capture;
 
-/// The file of one step. Each record is a byte for the stream, a length, and the bytes.
+/// The file of one step. Each record is a byte for the stream, a length, and the bytes; or a byte
+/// that says so, and how many bytes were let go.
 #[derive(Debug)]
 pub(crate) struct Spool {
     path: PathBuf,
@@ -24,6 +25,9 @@ pub(crate) struct Spool {
 }
 
 const HEADER: usize = 5;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const LET_GO: u8 = 3;
 
 impl Spool {
     /// Opens a step's spool and feeds what it holds already to `capture`.
@@ -32,10 +36,19 @@ impl Spool {
         let Ok(file) = File::open(&spool.path) else { return Ok(spool) };
         let mut reader = BufReader::new(file);
         let mut good = 0u64;
-        while let Some((stream, piece)) = read_record(&mut reader)? {
-            capture.push(stream, &piece);
-            spool.bytes += piece.len() as u64;
-            good += (HEADER + piece.len()) as u64;
+        while let Some(record) = read_record(&mut reader)? {
+            good += HEADER as u64;
+            match record {
+                Record::Kept(stream, piece) => {
+                    capture.push(stream, &piece);
+                    spool.bytes += piece.len() as u64;
+                    good += piece.len() as u64;
+                }
+                Record::LetGo(count) => {
+                    capture.skip(count.into());
+                    spool.bytes += u64::from(count);
+                }
+            }
         }
         // A record that was cut off by a crash was never confirmed; it is written anew.
         let file = File::options().append(true).open(&spool.path)?;
@@ -52,9 +65,6 @@ impl Spool {
     pub(crate) fn write(&mut self, stream: OutputStream, piece: &[u8]) -> io::Result<()> {
         let kept = piece.len().min(self.limit.saturating_sub(self.bytes) as usize);
         self.bytes += piece.len() as u64;
-        if kept == 0 {
-            return Ok(());
-        }
         let file = match &mut self.file {
             Some(file) => file,
             None => {
@@ -64,36 +74,54 @@ impl Spool {
                 self.file.insert(File::options().create(true).append(true).open(&self.path)?)
             }
         };
-        let mut record = Vec::with_capacity(HEADER + kept);
-        record.push(match stream {
-            OutputStream::Stdout => 1,
-            OutputStream::Stderr => 2,
-        });
-        record.extend_from_slice(&(kept as u32).to_be_bytes());
-        record.extend_from_slice(&piece[..kept]);
-        file.write_all(&record)
+        let mut records = Vec::with_capacity(2 * HEADER + kept);
+        if kept > 0 {
+            records.push(match stream {
+                OutputStream::Stdout => STDOUT,
+                OutputStream::Stderr => STDERR,
+            });
+            records.extend_from_slice(&(kept as u32).to_be_bytes());
+            records.extend_from_slice(&piece[..kept]);
+        }
+        if kept < piece.len() {
+            records.push(LET_GO);
+            records.extend_from_slice(&((piece.len() - kept) as u32).to_be_bytes());
+        }
+        file.write_all(&records)
     }
 
     /// Copies the output, both streams as they came, to `target`.
     pub(crate) fn copy_to(&self, target: &mut impl Write) -> io::Result<()> {
         let mut reader = BufReader::new(File::open(&self.path)?);
-        while let Some((_, piece)) = read_record(&mut reader)? {
-            target.write_all(&piece)?;
+        while let Some(record) = read_record(&mut reader)? {
+            if let Record::Kept(_, piece) = record {
+                target.write_all(&piece)?;
+            }
         }
         Ok(())
     }
 }
 
+enum Record {
+    Kept(OutputStream, Vec<u8>),
+    /// So many bytes beyond the limit.
+    LetGo(u32),
+}
+
 /// The next whole record; `None` at the end and where the rest is not whole.
-fn read_record(reader: &mut impl Read) -> io::Result<Option<(OutputStream, Vec<u8>)>> {
+fn read_record(reader: &mut impl Read) -> io::Result<Option<Record>> {
     let mut header = [0; HEADER];
     if !read_whole(reader, &mut header)? {
         return Ok(None);
     }
-    let stream = if header[0] == 2 { OutputStream::Stderr } else { OutputStream::Stdout };
-    let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
-    let mut piece = vec![0; length];
-    Ok(read_whole(reader, &mut piece)?.then_some((stream, piece)))
+    let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]);
+    let stream = match header[0] {
+        STDOUT => OutputStream::Stdout,
+        STDERR => OutputStream::Stderr,
+        _ => return Ok(Some(Record::LetGo(length))),
+    };
+    let mut piece = vec![0; length as usize];
+    Ok(read_whole(reader, &mut piece)?.then_some(Record::Kept(stream, piece)))
 }
 
 fn read_whole(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
@@ -143,5 +171,8 @@ mod tests {
         let mut all = Vec::new();
         spool.copy_to(&mut all).unwrap();
         assert_eq!((all.as_slice(), spool.bytes()), (&b"abcdab"[..], 12));
+        // Also a successor knows how much there was.
+        let again = Spool::open(folder.path().join("1"), 6, &mut Capture::new()).unwrap();
+        assert_eq!(again.bytes(), 12);
     }
 }

@@ -38,6 +38,7 @@ pub(super) async fn serve(
         offer: config.offer(installation.backend.level()),
         images: installation.images.clone(),
         settings,
+        other_metrics: crate::telemetry::count()?,
     };
 
     let shutdown = CancellationToken::new();

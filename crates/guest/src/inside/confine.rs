@@ -171,9 +171,12 @@ fn last_capability() -> libc::c_ulong {
 }
 
 unsafe fn prefer_as_victim_of_low_memory() {
-    // SAFETY: valid C strings and buffers. The file belongs to the effective user, so files are
-    // opened as that user again. A failure only means that the kernel chooses as it likes.
+    // SAFETY: valid C strings and buffers. The file belongs to the effective user, but only while
+    // the process can be traced, as the guest, whose copy this is, cannot; the program that comes
+    // is traceable anyway, and until then no other user may trace it. A failure only means that
+    // the kernel chooses as it likes.
     unsafe {
+        control(libc::PR_SET_DUMPABLE, 1, 0);
         libc::syscall(libc::SYS_setfsuid, libc::geteuid());
         let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY);
         if file >= 0 {

@@ -38,8 +38,9 @@ pub(super) fn drop_all_but_needed() -> Result<(), Failed> {
         // which is as good as dropped.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
-    // SAFETY: both calls change flags of this process only.
+    // SAFETY: these calls change flags and the name of this process only.
     unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"bellglass-guest".as_ptr());
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error()).stage("set no_new_privs");
         }

@@ -18,6 +18,13 @@ use sources::HostApt;
 
 const STAGES: [Stage; 3] = [Stage::Resolve, Stage::EssentialPackages, Stage::Packages];
 
+/// dpkg waits for the disk after every entry of its database, thousands of times in one build, and
+/// each time for all that other programs wrote meanwhile. So the database stays in memory.
+const DPKG_TO_MEMORY: &str = r#"set -e; cd "$1/var/lib"; mv dpkg dpkg.disk; mkdir dpkg
+mount -t tmpfs -o mode=0755 dpkg dpkg; cp -a dpkg.disk/. dpkg; rm -r dpkg.disk"#;
+const DPKG_TO_DISK: &str =
+    r#"set -e; cd "$1/var/lib"; cp -a dpkg dpkg.disk; umount dpkg; rmdir dpkg; mv dpkg.disk dpkg"#;
+
 /// Makes a Debian tree at `rootfs`, which must not exist yet.
 pub(super) async fn install(
     recipe: &Recipe,
@@ -61,6 +68,8 @@ fn mmdebstrap(
     command.args(["--skip=output/dev", "--skip=chroot/mount/sys"]);
     // An interrupted build is thrown away, so there is no use in waiting for the disk.
     command.arg("--dpkgopt=force-unsafe-io");
+    command.arg(format!("--setup-hook={DPKG_TO_MEMORY}"));
+    command.arg(format!("--customize-hook={DPKG_TO_DISK}"));
     command.args(recipe.debian.exclude.iter().map(|glob| format!("--dpkgopt=path-exclude={glob}")));
     command.args(apt.settings.iter().map(|setting| format!("--aptopt={setting}")));
     command.arg(format!("--architectures={}", architecture.debian_name()));

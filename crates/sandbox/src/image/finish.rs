@@ -27,6 +27,8 @@ chmod -R u=rwX,go=rX "$overlay" "$wheels"
 if [ -d "$overlay/$modules" ] && [ ! -e "$root/$modules" ]; then
     mv --no-target-directory "$overlay/$modules" "$root/$modules"
 fi
+# Sandboxes make their own devices.
+find "$root/dev" -mindepth 1 -delete
 mount -t tmpfs -o mode=0755 dev "$root/dev"
 mkdir -m 1777 "$root/dev/shm"
 : >"$root/dev/null"

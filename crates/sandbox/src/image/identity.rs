@@ -7,7 +7,7 @@ use super::finish::SCRIPT;
 use super::recipe::Recipe;
 
 /// Raised when the builder makes something different of the same recipe.
-const BUILDER_VERSION: u32 = 1;
+const BUILDER_VERSION: u32 = 2;
 
 /// Which machine an image is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! Starts the launcher for one sandbox and reads its answer.
 
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use bellglass_protocol::launch::{LaunchFailure, LaunchOrder, Launched};
@@ -12,6 +13,7 @@ use crate::backend::BackendError;
 /// input and nothing else of ours: no environment, no descriptors.
 pub(super) fn launch(guest: &GuestBinary, order: &LaunchOrder) -> Result<Launched, BackendError> {
     let mut child = Command::new(guest.path())
+        .arg0("bellglass-guest")
         .env_clear()
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .stdin(Stdio::piped())

@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bellglass_protocol::job::IsolationLevel;
+use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::launch::{GuestConfig, LaunchOrder};
+use bellglass_protocol::quantity::ByteSize;
 use sha2::{Digest as _, Sha256};
 
 use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
@@ -138,7 +139,7 @@ impl Shared {
             wire: folder.join(record::WIRE).to_string_lossy().into_owned(),
             ids,
             cgroup_joins: joins.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
-            disk: order.limits.disk,
+            disk: disk_room(&order.limits),
             guest: GuestConfig {
                 workspace: "/workspace".into(),
                 tool_uid: TOOL_ID,
@@ -159,8 +160,14 @@ impl Shared {
             Controller::Processes => format!("at most {} processes", limits.processes),
             Controller::Cpu => format!("at most {} CPUs", limits.cpus),
         };
-        let version = self.groups.version_name();
         let mut set_up = crate::backend::SetUp::default();
+        if disk_room(limits) < limits.disk {
+            set_up.missing.push(format!(
+                "files are held in memory here, so {} of disk need a memory limit of twice that",
+                limits.disk
+            ));
+        }
+        let version = self.groups.version_name();
         for controller in Controller::ALL {
             if self.groups.has(controller) {
                 set_up.enforced.push(format!("{} (cgroup {version})", words(controller)));
@@ -205,6 +212,12 @@ impl Shared {
         }
         Ok(names.len())
     }
+}
+
+/// Room for files. They are held in memory and count there, so they get at most half of it: a full
+/// disk must be met as such, before the kernel ends processes for want of memory.
+fn disk_room(limits: &Limits) -> ByteSize {
+    limits.disk.min(ByteSize(limits.memory.0 / 2))
 }
 
 /// Makes a folder that only its owner may enter; one that exists is fine.

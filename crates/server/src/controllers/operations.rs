@@ -72,7 +72,8 @@ pub(crate) async fn metrics(State(server): State<SharedServer>) -> Response {
     if let Err(error) = &counts {
         tracing::warn!(error = error as &dyn std::error::Error, "the store does not answer");
     }
-    let text = server.metrics.render(counts.ok());
+    let mut text = server.metrics.render(counts.ok());
+    text.push_str(&(server.app.other_metrics)());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

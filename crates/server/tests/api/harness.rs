@@ -65,6 +65,7 @@ impl Harness {
             },
             images: Arc::new(OnlyBase),
             settings: self.settings.clone(),
+            other_metrics: Arc::new(|| "worker_text 1\n".into()),
         }
     }
 
