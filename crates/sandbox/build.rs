@@ -30,8 +30,7 @@ fn build_guest(root: &Path) -> PathBuf {
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
     // musl makes the smaller file, but its standard library is not installed everywhere.
     let musl = format!("{architecture}-unknown-linux-musl");
-    let target =
-        if has_target(&musl) { musl } else { format!("{architecture}-unknown-linux-gnu") };
+    let target = if has_target(&musl) { musl } else { format!("{architecture}-unknown-linux-gnu") };
 
     let mut cargo = Command::new(env::var_os("CARGO").expect("set by cargo"));
     cargo.current_dir(root).args(["build", "--quiet", "--locked", "--package", "bellglass-guest"]);

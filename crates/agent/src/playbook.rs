@@ -90,7 +90,8 @@ mod tests {
 
     #[tokio::test]
     async fn goes_on_or_stops_at_a_failure() {
-        let (performed, error) = run(OnError::Continue, &[Succeeded, Failed, Succeeded], vec![]).await;
+        let (performed, error) =
+            run(OnError::Continue, &[Succeeded, Failed, Succeeded], vec![]).await;
         assert_eq!((names(&performed).as_str(), error), ("1a 2b 3c ", None));
         let (performed, error) = run(OnError::Stop, &[Succeeded, Failed], vec![]).await;
         assert_eq!((names(&performed).as_str(), error.as_deref()), ("1a 2b ", Some("step_failed")));

@@ -13,9 +13,17 @@ use crate::cli;
 
 #[derive(Debug)]
 pub(crate) enum ApiError {
-    Unreachable { server: String, source: reqwest::Error },
+    Unreachable {
+        server: String,
+        source: reqwest::Error,
+    },
     /// The server said no, with a problem document.
-    Problem { status: u16, code: String, detail: String, hint: Option<String> },
+    Problem {
+        status: u16,
+        code: String,
+        detail: String,
+        hint: Option<String>,
+    },
     /// The connection broke in the middle.
     Broken(reqwest::Error),
 }
@@ -93,7 +101,8 @@ impl ApiClient {
         &self,
         job: JobId,
     ) -> ApiResult<(Option<u64>, BoxStream<'static, ApiResult<Bytes>>)> {
-        let response = self.send(self.request(Method::GET, &format!("/jobs/{job}/output.zip"))).await?;
+        let response =
+            self.send(self.request(Method::GET, &format!("/jobs/{job}/output.zip"))).await?;
         let bytes = response.content_length();
         Ok((bytes, response.bytes_stream().map_err(ApiError::Broken).boxed()))
     }
@@ -145,8 +154,7 @@ impl ApiClient {
     }
 
     async fn send(&self, request: RequestBuilder) -> ApiResult<Response> {
-        let unreachable =
-            |source| ApiError::Unreachable { server: self.server.clone(), source };
+        let unreachable = |source| ApiError::Unreachable { server: self.server.clone(), source };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         if status.is_success() {

@@ -91,7 +91,12 @@ pub(crate) struct ImageFolder {
 #[derive(Debug, Args)]
 pub(crate) struct Server {
     /// The server's address
-    #[arg(long, value_name = "URL", env = "BELLGLASS_SERVER", default_value = "http://127.0.0.1:8000")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "BELLGLASS_SERVER",
+        default_value = "http://127.0.0.1:8000"
+    )]
     pub(crate) server: String,
     /// The server's access token
     #[arg(long, value_name = "TOKEN", env = "BELLGLASS_TOKEN", hide_env_values = true)]

@@ -28,7 +28,7 @@ pub(crate) struct ConfigFile {
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
     /// What a job may ask for at the most.
-    pub(crate) max_limits: MaxLimits,
+    pub(crate) max_limits: PartialLimits,
 }
 
 #[derive(Debug, Deserialize)]
@@ -84,17 +84,6 @@ impl Default for ImageSection {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ModelSection {
     pub(crate) base_url: Option<String>,
-}
-
-/// Upper bounds, with defaults of their own.
-#[derive(Debug, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct MaxLimits(pub(crate) PartialLimits);
-
-impl Default for MaxLimits {
-    fn default() -> Self {
-        Self(PartialLimits::default())
-    }
 }
 
 /// Limits of which some are named.
@@ -228,7 +217,9 @@ impl Config {
         if let Some(token) = token
             && (token.len() < 16 || !token.chars().all(|c| c.is_ascii_graphic()))
         {
-            bail!("the token must be at least 16 visible ASCII characters; try `openssl rand -hex 32`");
+            bail!(
+                "the token must be at least 16 visible ASCII characters; try `openssl rand -hex 32`"
+            );
         }
         let loopback_only = listen.ip().is_loopback();
         if !loopback_only && token.is_none() {
@@ -263,7 +254,7 @@ impl Config {
         let defaults = self.file.limits;
         Offer {
             defaults,
-            maxima: self.file.max_limits.0.complete(&defaults),
+            maxima: self.file.max_limits.complete(&defaults),
             default_image: self.file.image.default.clone(),
             isolation,
             model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
@@ -277,7 +268,8 @@ fn cores() -> usize {
 
 fn expected_files(environment: &Environment) -> Vec<PathBuf> {
     let mut files = vec![PathBuf::from("bellglass.toml")];
-    files.extend(environment.config_home.as_ref().map(|home| home.join("bellglass/bellglass.toml")));
+    files
+        .extend(environment.config_home.as_ref().map(|home| home.join("bellglass/bellglass.toml")));
     files.push("/etc/bellglass/bellglass.toml".into());
     files
 }
@@ -346,7 +338,15 @@ mod tests {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
         // The list above is complete: the parser itself names every key it knows.
-        for section in ["", "[server]\n", "[worker]\n", "[image]\n", "[model]\n", "[limits]\n", "[max_limits]\n"] {
+        for section in [
+            "",
+            "[server]\n",
+            "[worker]\n",
+            "[image]\n",
+            "[model]\n",
+            "[limits]\n",
+            "[max_limits]\n",
+        ] {
             let error = error_of(&format!("{section}nonsense = 1\n"));
             for key in error.split('`').skip(3).step_by(2) {
                 let known = all.split_whitespace().any(|each| each == key);

@@ -34,7 +34,8 @@ impl Installation {
         let database = database(data);
         let store = SqliteStore::open(&database).await;
         let store = store.with_context(|| format!("cannot open {}", database.display()))?;
-        let artifacts = Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
+        let artifacts =
+            Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
         let backend = NamespaceBackend::new(data.join("sandboxes"))
             .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;
         Ok(Self {

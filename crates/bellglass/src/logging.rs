@@ -6,7 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging. `BELLGLASS_LOG` chooses what is shown, such as `debug` or `bellglass_worker=trace`.
 pub(crate) fn start() {
-    let filter = EnvFilter::try_from_env("BELLGLASS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter =
+        EnvFilter::try_from_env("BELLGLASS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

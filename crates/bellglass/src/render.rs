@@ -47,11 +47,16 @@ impl EventPrinter {
                 if let bellglass_protocol::job::Work::Steps(steps) = &spec.work {
                     self.steps_total = Some(steps.len());
                 }
-                let name = spec.name.as_deref().map_or(String::new(), |name| format!(" “{}”", safe(name)));
+                let name =
+                    spec.name.as_deref().map_or(String::new(), |name| format!(" “{}”", safe(name)));
                 self.line(text, DIM, &format!("● job {}{name} scheduled", event.job));
             }
             EventBody::Claimed { worker, generation } => {
-                let again = if generation.0 > 1 { format!(", attempt {}", generation.0) } else { String::new() };
+                let again = if generation.0 > 1 {
+                    format!(", attempt {}", generation.0)
+                } else {
+                    String::new()
+                };
                 self.line(text, DIM, &format!("● claimed by worker {worker}{again}"));
             }
             EventBody::SandboxReady { report } => {
@@ -87,10 +92,14 @@ impl EventPrinter {
                     StepStatus::TimedOut => (RED, "✘", "timed out".into()),
                     StepStatus::Cancelled => (YELLOW, "✘", "cancelled".into()),
                     StepStatus::Interrupted => (RED, "✘", "interrupted".into()),
-                    StepStatus::Failed | StepStatus::Running => (RED, "✘", match outcome.exit_code {
-                        Some(code) => format!("failed with exit code {code}"),
-                        None => "failed".into(),
-                    }),
+                    StepStatus::Failed | StepStatus::Running => (
+                        RED,
+                        "✘",
+                        match outcome.exit_code {
+                            Some(code) => format!("failed with exit code {code}"),
+                            None => "failed".into(),
+                        },
+                    ),
                 };
                 let error = outcome.error.as_ref().map_or(String::new(), |error| {
                     format!(": {} ({})", safe(&error.message), safe(&error.code))
@@ -102,7 +111,11 @@ impl EventPrinter {
             }
             EventBody::ResultStored { result } => {
                 let size = ByteSize(result.bytes);
-                self.line(text, DIM, &format!("● result stored: {} entries, {size}", result.entries));
+                self.line(
+                    text,
+                    DIM,
+                    &format!("● result stored: {} entries, {size}", result.entries),
+                );
                 for skipped in &result.skipped {
                     self.line(text, YELLOW, &format!("  ! left out: {}", safe(skipped)));
                 }

@@ -14,7 +14,10 @@ const BUCKETS: [f64; 10] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20
 pub(crate) fn count() -> anyhow::Result<OtherMetrics> {
     let builder = PrometheusBuilder::new().set_buckets(&BUCKETS)?;
     let handle = builder.install_recorder().context("cannot start counting")?;
-    metrics::describe_counter!("bellglass_jobs_finished_total", "Jobs that came to their end here.");
+    metrics::describe_counter!(
+        "bellglass_jobs_finished_total",
+        "Jobs that came to their end here."
+    );
     metrics::describe_counter!("bellglass_steps_total", "Steps that were run here, by tool.");
     metrics::describe_gauge!("bellglass_sandboxes_running", "Sandboxes that run here now.");
     metrics::describe_histogram!(

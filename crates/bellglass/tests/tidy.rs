@@ -121,7 +121,8 @@ fn unsafe_sql_and_the_environment_stay_where_they_belong() {
 fn nothing_is_left_unfinished() {
     // Written so that this file does not find itself.
     let marks = ["todo", "unimplemented"].map(|word| format!("{word}!("));
-    let words = ["TO", "FIX"].map(|start| format!("{start}{}", if start == "TO" { "DO" } else { "ME" }));
+    let words =
+        ["TO", "FIX"].map(|start| format!("{start}{}", if start == "TO" { "DO" } else { "ME" }));
     for (file, text) in texts(&[".rs", ".ts", ".svelte", ".sh"]) {
         for mark in marks.iter().chain(&words) {
             assert!(!text.contains(mark.as_str()), "{file} contains {mark}");

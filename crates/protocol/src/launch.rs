@@ -27,7 +27,8 @@ pub struct LaunchOrder {
 pub enum IdMapping {
     /// Started by root: ids 0 to 65535 become `base` and up, written by the launcher itself.
     Range { base: u32 },
-    /// Started by a plain user who has subordinate ids: `newuidmap` maps them.
+    /// Started by a plain user who has subordinate ids: `newuidmap` maps them to 1 and up, and the
+    /// user itself to 0, as in the image that the user built.
     Subordinate { uid_base: u32, gid_base: u32, count: u32 },
     /// Started by a plain user without subordinate ids: one id inside is that user.
     Single,

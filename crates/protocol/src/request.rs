@@ -126,7 +126,9 @@ pub enum RequestError {
     UnknownTool { step: usize, name: String },
     #[error("the job has nothing to do: give exactly one of `task`, `prompt` or `steps`")]
     NoWork,
-    #[error("the job has more than one thing to do: give exactly one of `task`, `prompt` or `steps`")]
+    #[error(
+        "the job has more than one thing to do: give exactly one of `task`, `prompt` or `steps`"
+    )]
     AmbiguousWork,
     #[error(
         "no model is configured, so a task cannot be worked on. Set OPENAI_API_KEY or \
@@ -249,7 +251,10 @@ impl JobRequest {
     fn refuse_what_is_not_here(&self, offer: &Offer) -> Result<(), RequestError> {
         let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
         if self.network.as_ref().is_some_and(|policy| policy != "none") {
-            return refuse("network", "sandboxes have no network but their own loopback; use `none`");
+            return refuse(
+                "network",
+                "sandboxes have no network but their own loopback; use `none`",
+            );
         }
         if self.desktop == Some(true) {
             return refuse("desktop", "this build has no desktop");
@@ -460,7 +465,10 @@ mod tests {
             (r#"{"stepz":[]}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"open"}"#, "not_available"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"none"}"#, "accepted"),
-            (r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"gvisor"}"#, "not_available"),
+            (
+                r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"gvisor"}"#,
+                "not_available",
+            ),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"x"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"image":"../x"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"priority":1000}"#, "invalid_request"),

@@ -125,8 +125,10 @@ impl Encoder<Frame> for FrameCodec {
             Frame::Output(OutputStream::Stderr, body) => (2, body),
             Frame::Data(body) => (3, body),
         };
-        let length = u32::try_from(body.len())
-            .map_err(|_| WireError::FrameTooLarge { length: body.len(), limit: u32::MAX as usize })?;
+        let length = u32::try_from(body.len()).map_err(|_| WireError::FrameTooLarge {
+            length: body.len(),
+            limit: u32::MAX as usize,
+        })?;
         buffer.reserve(HEADER + body.len());
         buffer.put_u8(kind);
         buffer.put_u32(length);
@@ -171,14 +173,28 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "reply")]
 pub enum Reply {
-    Welcome { protocol: u32, version: String, probe: Probe },
-    Done { result: CallResult },
+    Welcome {
+        protocol: u32,
+        version: String,
+        probe: Probe,
+    },
+    Done {
+        result: CallResult,
+    },
     Ok,
-    Error { error: ToolError },
-    File { bytes: u64 },
-    Entry { entry: Entry },
+    Error {
+        error: ToolError,
+    },
+    File {
+        bytes: u64,
+    },
+    Entry {
+        entry: Entry,
+    },
     /// A file's data is over; `error` says why it is not whole.
-    EntryEnd { error: Option<String> },
+    EntryEnd {
+        error: Option<String>,
+    },
     End,
 }
 
@@ -224,7 +240,9 @@ pub struct Entry {
 pub enum EntryKind {
     File,
     Folder,
-    Symlink { target: String },
+    Symlink {
+        target: String,
+    },
     /// A socket, a pipe or a device: nothing that could be packed.
     Other,
 }

@@ -247,7 +247,11 @@ fn outcome(capture: &Capture, result: CallResult) -> StepOutcome {
     }
     StepOutcome {
         // A guest that claims to be still running has broken its word.
-        status: if result.status == StepStatus::Running { StepStatus::Failed } else { result.status },
+        status: if result.status == StepStatus::Running {
+            StepStatus::Failed
+        } else {
+            result.status
+        },
         exit_code: result.exit_code,
         signal: result.signal,
         stdout: capture.stdout(),

@@ -203,7 +203,10 @@ async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> 
         };
         placed.map_err(|error| JobError {
             code: "file_not_placed".into(),
-            message: format!("the file `{}` could not be put into the workspace: {error}", file.path),
+            message: format!(
+                "the file `{}` could not be put into the workspace: {error}",
+                file.path
+            ),
         })?;
     }
     Ok(())

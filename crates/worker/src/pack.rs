@@ -54,7 +54,9 @@ pub(crate) async fn pack_workspace(
 enum Piece {
     Packed(Packed),
     /// Everything is there; without this the ZIP is not finished.
-    Complete { note: Option<String> },
+    Complete {
+        note: Option<String>,
+    },
 }
 
 async fn feed(
@@ -73,7 +75,9 @@ async fn feed(
             Packed::FileEnd(_) => {}
         }
         if taken > limit {
-            break Some(format!("{current} and all after it: the workspace is larger than {limit} bytes"));
+            break Some(format!(
+                "{current} and all after it: the workspace is larger than {limit} bytes"
+            ));
         }
         if zip.send(Piece::Packed(packed)).await.is_err() {
             return Ok(());

@@ -150,11 +150,19 @@ mod tests {
         spool.write(OutputStream::Stderr, b"two ").unwrap();
         drop(spool);
         // A crash in the middle of a record.
-        File::options().append(true).open(&path).unwrap().write_all(&[1, 0, 0, 0, 9, b'x']).unwrap();
+        File::options()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .write_all(&[1, 0, 0, 0, 9, b'x'])
+            .unwrap();
 
         let mut capture = Capture::new();
         let mut spool = Spool::open(path, 1000, &mut capture).unwrap();
-        assert_eq!((spool.bytes(), capture.stdout(), capture.stderr()), (8, "one ".into(), "two ".into()));
+        assert_eq!(
+            (spool.bytes(), capture.stdout(), capture.stderr()),
+            (8, "one ".into(), "two ".into())
+        );
         spool.write(OutputStream::Stdout, b"three").unwrap();
         let mut all = Vec::new();
         spool.copy_to(&mut all).unwrap();

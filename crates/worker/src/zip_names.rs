@@ -14,7 +14,8 @@ impl ZipNames {
     pub(crate) fn admit(&mut self, path: &str, is_symlink: bool) -> Result<String, &'static str> {
         let name = safe_name(path)?;
         // Unpacking such an entry would write through the symlink, to wherever it points.
-        let below_symlink = name.match_indices('/').any(|(at, _)| self.symlinks.contains(&name[..at]));
+        let below_symlink =
+            name.match_indices('/').any(|(at, _)| self.symlinks.contains(&name[..at]));
         if below_symlink {
             return Err("lies below a symlink");
         }

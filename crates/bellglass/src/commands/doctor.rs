@@ -22,10 +22,13 @@ pub(super) async fn doctor(config: &Config, format: Format) -> anyhow::Result<Ex
         Format::Text => {
             findings.iter().for_each(print);
             println!();
-            println!("{}", match works {
-                true => "Jobs can run on this host.",
-                false => "Jobs cannot run on this host until what is marked ✘ is fixed.",
-            });
+            println!(
+                "{}",
+                match works {
+                    true => "Jobs can run on this host.",
+                    false => "Jobs cannot run on this host until what is marked ✘ is fixed.",
+                }
+            );
         }
     }
     Ok(if works { Exit::Success } else { Exit::Failure })

@@ -109,7 +109,12 @@ fn inspect(store: &ImageStore, name: &str, format: Format) -> anyhow::Result<Exi
     println!("packages {}", image.installed.len());
     for package in &image.installed {
         let source = serde_json::to_value(package.source)?;
-        println!("  {:7} {} {}", source.as_str().unwrap_or_default(), package.name, package.version);
+        println!(
+            "  {:7} {} {}",
+            source.as_str().unwrap_or_default(),
+            package.name,
+            package.version
+        );
     }
     Ok(Exit::Success)
 }
@@ -126,7 +131,9 @@ impl Display {
             let bar = ProgressBar::new(0);
             let template = "{spinner} {prefix:20} [{bar:30}] {percent:>3}% {wide_msg}";
             let style = ProgressStyle::with_template(template);
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+            bar.set_style(
+                style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "),
+            );
             bar.enable_steady_tick(std::time::Duration::from_millis(120));
             bar
         });

@@ -41,7 +41,8 @@ pub(super) fn show_status(status: &Value, format: Format) -> anyhow::Result<Exit
     }
     let text = |name: &str| status[name].as_str().unwrap_or_default().to_owned();
     println!("{}  {}", text("job_id"), text("status"));
-    let total = status["steps_total"].as_u64().map_or(String::new(), |total| format!(" of {total}"));
+    let total =
+        status["steps_total"].as_u64().map_or(String::new(), |total| format!(" of {total}"));
     println!("  steps done: {}{total}", status["steps_done"]);
     if let Some(failed) = status["failed_steps"].as_array().filter(|steps| !steps.is_empty()) {
         let failed: Vec<String> = failed.iter().map(Value::to_string).collect();
@@ -50,9 +51,12 @@ pub(super) fn show_status(status: &Value, format: Format) -> anyhow::Result<Exit
     if let Some(message) = status["error"]["message"].as_str() {
         println!("  error: {message} ({})", status["error"]["code"].as_str().unwrap_or_default());
     }
-    for (label, field) in
-        [("scheduled", "scheduled_at"), ("started", "started_at"), ("finished", "finished_at"), ("download", "download_url")]
-    {
+    for (label, field) in [
+        ("scheduled", "scheduled_at"),
+        ("started", "started_at"),
+        ("finished", "finished_at"),
+        ("download", "download_url"),
+    ] {
         if let Some(value) = status[field].as_str() {
             println!("  {label}: {value}");
         }

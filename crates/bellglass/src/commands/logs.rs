@@ -26,11 +26,7 @@ pub(super) async fn logs(flags: &cli::Logs, format: Format) -> anyhow::Result<Ex
 const TRIES: u32 = 30;
 
 /// Follows a job to its end, over broken connections and restarts of the server.
-pub(super) async fn follow(
-    client: &ApiClient,
-    job: JobId,
-    format: Format,
-) -> anyhow::Result<Exit> {
+pub(super) async fn follow(client: &ApiClient, job: JobId, format: Format) -> anyhow::Result<Exit> {
     let mut reader = Reader::new(format);
     let mut tries = 0;
     loop {

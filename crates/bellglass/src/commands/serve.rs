@@ -59,7 +59,10 @@ fn announce(address: std::net::SocketAddr, data: &std::path::Path, slots: usize,
     match format {
         Format::Json => {
             // One line on standard output, so that a script can wait for it.
-            println!("{}", serde_json::json!({ "listening": format!("http://{address}"), "data": data }));
+            println!(
+                "{}",
+                serde_json::json!({ "listening": format!("http://{address}"), "data": data })
+            );
         }
         Format::Text => {
             let data = data.display().to_string();

@@ -176,8 +176,9 @@ unsafe fn prefer_as_victim_of_low_memory() {
     // is traceable anyway, and until then no other user may trace it. A failure only means that
     // the kernel chooses as it likes.
     unsafe {
-        control(libc::PR_SET_DUMPABLE, 1, 0);
         libc::syscall(libc::SYS_setfsuid, libc::geteuid());
+        // After the change of id, which makes a process untraceable again.
+        control(libc::PR_SET_DUMPABLE, 1, 0);
         let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY);
         if file >= 0 {
             libc::write(file, OOM_SCORE.as_ptr().cast(), OOM_SCORE.len());

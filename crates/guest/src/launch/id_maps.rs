@@ -20,8 +20,9 @@ pub(super) fn write(ids: IdMapping, pid: i32) -> Result<(), Failed> {
             fs::write(format!("/proc/{pid}/uid_map"), &map).stage("write the user id map")
         }
         IdMapping::Subordinate { uid_base, gid_base, count } => {
-            run_mapper("newuidmap", pid, uid_base, count)?;
-            run_mapper("newgidmap", pid, gid_base, count)
+            let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+            run_mapper("newuidmap", pid, uid.as_raw(), uid_base, count)?;
+            run_mapper("newgidmap", pid, gid.as_raw(), gid_base, count)
         }
         IdMapping::Single => {
             let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
@@ -49,9 +50,13 @@ pub(super) fn guest_id(ids: IdMapping) -> u32 {
     }
 }
 
-fn run_mapper(program: &str, pid: i32, base: u32, count: u32) -> Result<(), Failed> {
+/// Maps 0 to the user itself and 1 and up to its subordinate ids: the owners of the files in an
+/// image that a plain user built.
+fn run_mapper(program: &str, pid: i32, own: u32, base: u32, count: u32) -> Result<(), Failed> {
+    let map = [0, own, 1, 1, base, count].map(|number| number.to_string());
     let output = Command::new(program)
-        .args([pid.to_string(), "0".into(), base.to_string(), count.to_string()])
+        .arg(pid.to_string())
+        .args(map)
         .output()
         .stage(&format!("start {program} (Debian package uidmap)"))?;
     if output.status.success() {

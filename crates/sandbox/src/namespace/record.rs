@@ -29,7 +29,12 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn new(name: SandboxName, launched: Launched, ids: IdMapping, set_up: SetUp) -> Self {
+    pub(super) fn new(
+        name: SandboxName,
+        launched: Launched,
+        ids: IdMapping,
+        set_up: SetUp,
+    ) -> Self {
         let start_time = start_time(launched.pid).unwrap_or(0);
         Self {
             name: name.to_string(),

@@ -1,0 +1,21 @@
+//! The real executable as a process of its own, spoken to over real HTTP, with real sandboxes.
+//!
+//! These tests need the sandbox image (`make image`, or `bellglass image build`). They wait for
+//! events and never for time to pass.
+
+//mod bad_input;
+//mod cancelling;
+//mod cleanup;
+//mod client_commands;
+//mod commands;
+//mod crash;
+mod files;
+//mod isolation;
+mod job_log;
+mod jobs;
+//mod limits;
+mod output;
+//mod queue;
+mod result;
+mod support;
+mod tools;

@@ -1,0 +1,83 @@
+//! What the host shows of sandboxes: processes, control groups, mounts, disk space.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Every control group that was made for a sandbox, of whatever version and controller.
+pub(crate) fn control_groups_of(sandbox: &str) -> Vec<PathBuf> {
+    control_groups().into_iter().filter(|group| is_named_for(group, sandbox)).collect()
+}
+
+fn is_named_for(group: &Path, sandbox: &str) -> bool {
+    group.file_name().is_some_and(|name| name.to_string_lossy().ends_with(sandbox))
+}
+
+/// Every control group of the host.
+pub(crate) fn control_groups() -> Vec<PathBuf> {
+    let mut groups = vec![PathBuf::from("/sys/fs/cgroup")];
+    let mut next = 0;
+    while let Some(group) = groups.get(next).cloned() {
+        next += 1;
+        let entries = fs::read_dir(group).into_iter().flatten().flatten();
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        groups.extend(below.map(|entry| entry.path()));
+    }
+    groups
+}
+
+/// The value of a setting in whichever of a sandbox's groups has it.
+pub(crate) fn control_group_value(sandbox: &str, file: &str) -> Option<String> {
+    let groups = control_groups_of(sandbox);
+    let found = groups.iter().find_map(|group| fs::read_to_string(group.join(file)).ok());
+    found.map(|text| text.trim().to_owned())
+}
+
+/// The pid namespace of a process, by the name that the kernel gives it.
+pub(crate) fn pid_namespace(pid: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
+/// Every living process of a pid namespace.
+pub(crate) fn processes_in(namespace: &Path) -> Vec<i32> {
+    all_processes().filter(|pid| pid_namespace(*pid).as_deref() == Some(namespace)).collect()
+}
+
+/// The children of a process, those among them that are only corpses too.
+pub(crate) fn children_of(parent: i32) -> Vec<i32> {
+    all_processes().filter(|pid| parent_of(*pid) == Some(parent)).collect()
+}
+
+fn all_processes() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    after_name.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The lines about our mounts that a process sees.
+pub(crate) fn our_mounts(pid: i32) -> Vec<String> {
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    mounts.lines().filter(|line| line.contains("bellglass")).map(String::from).collect()
+}
+
+/// Memory of a process that is not shared with the file system's cache, in bytes.
+pub(crate) fn resident_memory(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Kills a process and returns once it is gone; one that is gone already is fine.
+pub(crate) fn kill_and_wait(pid: i32) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+    let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None);
+}
