@@ -32,6 +32,9 @@ if [ -n "$PYTHON_VERSION" ]; then
     done
 fi
 
+# In a sandbox there is nobody to protect from its user, who installs with npm and pip as usual.
+chown -R "$USER_ID:$USER_ID" /usr/local
+
 # Nothing of the host that built the image stays in it.
 echo sandbox >/etc/hostname
 printf '127.0.0.1 localhost sandbox\n::1 localhost sandbox\n' >/etc/hosts
