@@ -190,7 +190,7 @@ impl Archive {
         for Addition { name, content } in additions {
             // The workspace's own file of that name, if there is one, keeps it.
             let hidden = format!(".bellglass/{name}");
-            let Some(name) = self.names.first_free(&[name, &hidden]) else { continue };
+            let Some(name) = self.names.admit_first(&[name, &hidden]) else { continue };
             self.zip.start_file(name, options(0o644, now))?;
             self.zip.write_all(&content).map_err(zip::result::ZipError::from)?;
         }

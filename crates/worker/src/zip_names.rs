@@ -28,9 +28,10 @@ impl ZipNames {
         Ok(name)
     }
 
-    /// The first of these names that no entry has yet.
-    pub(crate) fn first_free(&self, names: &[&str]) -> Option<String> {
-        names.iter().find(|name| !self.used.contains(**name)).map(|name| (*name).into())
+    /// The first of these names that can still be had. The workspace may have taken all of them,
+    /// or made a symlink of the folder that one of them lies in.
+    pub(crate) fn admit_first(&mut self, names: &[&str]) -> Option<String> {
+        names.iter().find_map(|name| self.admit(name, false).ok())
     }
 }
 
@@ -89,6 +90,7 @@ mod tests {
         assert!(names.admit("linked", false).is_ok());
         assert!(names.admit("a:b", false).is_ok());
         assert!(names.admit("a_b", false).is_err());
-        assert_eq!(names.first_free(&["linked", "other"]).as_deref(), Some("other"));
+        assert_eq!(names.admit_first(&["linked", "link/x", "new"]).as_deref(), Some("new"));
+        assert_eq!(names.admit_first(&["new", "link/x"]), None);
     }
 }

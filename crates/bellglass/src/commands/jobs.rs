@@ -34,7 +34,11 @@ pub(super) async fn list(flags: &cli::Jobs, format: Format) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
-pub(super) fn show_status(status: &Value, format: Format) -> anyhow::Result<Exit> {
+pub(super) fn show_status(
+    client: &ApiClient,
+    status: &Value,
+    format: Format,
+) -> anyhow::Result<Exit> {
     if format == Format::Json {
         print_json(status)?;
         return Ok(exit_of(status));
@@ -51,15 +55,13 @@ pub(super) fn show_status(status: &Value, format: Format) -> anyhow::Result<Exit
     if let Some(message) = status["error"]["message"].as_str() {
         println!("  error: {message} ({})", status["error"]["code"].as_str().unwrap_or_default());
     }
-    for (label, field) in [
-        ("scheduled", "scheduled_at"),
-        ("started", "started_at"),
-        ("finished", "finished_at"),
-        ("download", "download_url"),
-    ] {
-        if let Some(value) = status[field].as_str() {
-            println!("  {label}: {value}");
+    for moment in ["scheduled", "started", "finished"] {
+        if let Some(at) = status[format!("{moment}_at")].as_str() {
+            println!("  {moment}: {at}");
         }
+    }
+    if let Some(path) = status["download_url"].as_str() {
+        println!("  download: {}", client.url(path));
     }
     Ok(exit_of(status))
 }

@@ -39,8 +39,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
         Command::Run(run) => run::run(&config, &run, format).await,
         Command::Submit(submit) => submit::submit(&submit, format).await,
         Command::Status(one) => {
-            let status = ApiClient::new(&one.server)?.status(one.job).await?;
-            jobs::show_status(&status, format)
+            let client = ApiClient::new(&one.server)?;
+            jobs::show_status(&client, &client.status(one.job).await?, format)
         }
         Command::Logs(logs) => logs::logs(&logs, format).await,
         Command::Cancel(one) => {

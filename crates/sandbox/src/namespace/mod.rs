@@ -105,6 +105,10 @@ impl Shared {
     /// Makes a sandbox, or leaves nothing behind.
     fn start(&self, order: &SandboxOrder) -> Result<Record, BackendError> {
         let folder = self.folder.join(order.name.as_str());
+        if folder.exists() {
+            // An earlier sandbox of this name ended together with whoever would have cleaned up.
+            self.remove(&order.name);
+        }
         private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
         let ids = self.ids.take().ok_or_else(|| {
             BackendError::Unsupported("all id ranges are in use; let some sandboxes end".into())
@@ -203,14 +207,17 @@ impl Shared {
             .filter_map(|name| SandboxName::parse(&name))
             .filter(|name| !keep.contains(name))
             .collect();
-        for name in &names {
-            if let Some(record) = Record::read(&self.folder.join(name.as_str())) {
-                record.kill_and_wait();
-                self.ids.give_back(record.ids);
-            }
-            self.remove_traces(name);
-        }
+        names.iter().for_each(|name| self.remove(name));
         Ok(names.len())
+    }
+
+    /// Ends a sandbox that nobody holds, if it still runs, and removes what it used.
+    fn remove(&self, name: &SandboxName) {
+        if let Some(record) = Record::read(&self.folder.join(name.as_str())) {
+            record.kill_and_wait();
+            self.ids.give_back(record.ids);
+        }
+        self.remove_traces(name);
     }
 }
 
