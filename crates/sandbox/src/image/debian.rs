@@ -18,8 +18,8 @@ use sources::HostApt;
 
 const STAGES: [Stage; 3] = [Stage::Resolve, Stage::EssentialPackages, Stage::Packages];
 
-/// dpkg waits for the disk after every entry of its database, thousands of times in one build, and
-/// each time for all that other programs wrote meanwhile. So the database stays in memory.
+/// dpkg syncs its database thousands of times in one build, and `force-unsafe-io` does not cover
+/// that. So the database stays in memory until the packages are installed.
 const DPKG_TO_MEMORY: &str = r#"set -e; cd "$1/var/lib"; mv dpkg dpkg.disk; mkdir dpkg
 mount -t tmpfs -o mode=0755 dpkg dpkg; cp -a dpkg.disk/. dpkg; rm -r dpkg.disk"#;
 const DPKG_TO_DISK: &str =
