@@ -57,9 +57,10 @@ if [ ${#missing[@]} -gt 0 ]; then
     has apt-get || fail "please install: ${missing[*]} (names of Debian packages)"
     printf 'setup: installing %s\n' "${missing[*]}"
     log=$(mktemp)
-    if ! as_root apt-get update --quiet >"$log" 2>&1 ||
-        ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
-            --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
+    # A source of somebody else's that does not answer must not keep Debian's from being used.
+    as_root apt-get update --quiet >"$log" 2>&1 || true
+    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
+        --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
         tail -n 15 "$log" >&2
         rm -f "$log"
         fail "apt could not install: ${missing[*]}"

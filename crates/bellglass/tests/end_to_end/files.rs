@@ -30,12 +30,10 @@ async fn a_running_workspace_can_be_read_and_changed() {
     let at = |path: &str| format!("{files}/{path}");
 
     let listed = server.json(&files).await;
-    assert_eq!(names(&listed), [
-        ("etc", "symlink"),
-        ("pipe", "other"),
-        ("sub", "folder"),
-        ("up", "symlink"),
-    ]);
+    assert_eq!(
+        names(&listed),
+        [("etc", "symlink"), ("pipe", "other"), ("sub", "folder"), ("up", "symlink"),]
+    );
     assert_eq!(names(&server.json(&at("sub")).await), [("a.txt", "file")]);
     let read = server.get(&at("sub/a.txt")).await;
     assert_eq!(read.headers()["x-content-type-options"], "nosniff");
@@ -81,15 +79,18 @@ async fn a_workspace_can_be_read_after_the_end() {
     let id = text(&job, "job_id");
     let at = |path: &str| format!("/jobs/{id}/files/{path}");
 
-    assert_eq!(names(&server.json(&format!("/jobs/{id}/files")).await), [
-        ("agent.log", "file"),
-        ("deep", "folder"),
-        ("empty", "folder"),
-        ("memory.json", "file"),
-        ("page.html", "file"),
-        ("passwd", "symlink"),
-        ("short", "symlink"),
-    ]);
+    assert_eq!(
+        names(&server.json(&format!("/jobs/{id}/files")).await),
+        [
+            ("agent.log", "file"),
+            ("deep", "folder"),
+            ("empty", "folder"),
+            ("memory.json", "file"),
+            ("page.html", "file"),
+            ("passwd", "symlink"),
+            ("short", "symlink"),
+        ]
+    );
     for path in ["deep/er/file.txt", "short/file.txt"] {
         assert_eq!(server.get(&at(path)).await.text().await.unwrap(), "kept\n", "{path}");
     }

@@ -4,18 +4,18 @@
 //! events and never for time to pass.
 
 //mod bad_input;
-//mod cancelling;
+mod cancelling;
 //mod cleanup;
 //mod client_commands;
 //mod commands;
-//mod crash;
+mod crash;
 mod files;
 //mod isolation;
 mod job_log;
 mod jobs;
 //mod limits;
 mod output;
-//mod queue;
+mod queue;
 mod result;
 mod support;
 mod tools;

@@ -50,22 +50,25 @@ async fn files_folders_modes_and_names_are_kept() {
     )
     .await;
     assert_eq!(skipped(&job), Vec::<String>::new());
-    assert_eq!(archive::names(&result), [
-        ".hidden",
-        "agent.log",
-        "empty/",
-        "empty/inner/",
-        "full/",
-        "full/of/",
-        "full/of/files",
-        "hard",
-        "memory.json",
-        "nothing",
-        "plain",
-        "run.sh",
-        "suid",
-        "ünï 文件 😀.txt",
-    ]);
+    assert_eq!(
+        archive::names(&result),
+        [
+            ".hidden",
+            "agent.log",
+            "empty/",
+            "empty/inner/",
+            "full/",
+            "full/of/",
+            "full/of/files",
+            "hard",
+            "memory.json",
+            "nothing",
+            "plain",
+            "run.sh",
+            "suid",
+            "ünï 文件 😀.txt",
+        ]
+    );
     for (name, mode) in
         [("plain", 0o640), ("run.sh", 0o755), ("suid", 0o755), ("full/", 0o700), ("empty/", 0o755)]
     {
@@ -131,8 +134,11 @@ async fn what_is_no_file_is_left_out_and_named() {
 #[tokio::test]
 async fn a_file_that_cannot_be_read_is_named() {
     let server = TestServer::start();
-    let (job, mut result) =
-        result_of(&server, "echo s > secret; chmod 0 secret; mkdir shut; chmod 0 shut; echo o > open").await;
+    let (job, mut result) = result_of(
+        &server,
+        "echo s > secret; chmod 0 secret; mkdir shut; chmod 0 shut; echo o > open",
+    )
+    .await;
     assert_eq!(archive::text(&mut result, "open"), "o\n");
     let skipped = skipped(&job);
     for name in ["secret", "shut"] {
@@ -180,8 +186,10 @@ async fn the_log_cannot_be_made_to_write_through_a_symlink() {
     assert_eq!(archive::text(&mut result, "agent.log"), "mine\n");
     assert_eq!(archive::text(&mut result, "memory.json"), "also mine\n");
     assert!(archive::is_symlink(&mut result, ".bellglass"));
-    let below: Vec<String> =
-        archive::names(&result).into_iter().filter(|name| name.starts_with(".bellglass/")).collect();
+    let below: Vec<String> = archive::names(&result)
+        .into_iter()
+        .filter(|name| name.starts_with(".bellglass/"))
+        .collect();
     assert_eq!(below, Vec::<String>::new());
 
     let (_, mut result) = result_of(&server, "echo mine > agent.log").await;
