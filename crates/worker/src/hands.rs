@@ -207,7 +207,7 @@ fn gone() -> HandsError {
 }
 
 /// An error with all its causes.
-fn describe(error: &dyn std::error::Error) -> String {
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -15,7 +15,7 @@ use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, Store, StoreError};
 use bytes::Bytes;
 
-use crate::hands::{HandsError, JobLog, SandboxHands};
+use crate::hands::{HandsError, JobLog, SandboxHands, describe};
 use crate::pack::{Addition, pack_workspace};
 use crate::queue::Shared;
 use crate::spool;
@@ -105,6 +105,7 @@ async fn open_sandbox(
             Ok(Ok((sandbox, Vec::new())))
         }
         Err(error) => {
+            let error = describe(&error);
             let message = format!("{error}; `bellglass doctor` says what this host can give");
             Ok(Err(JobError { code: "sandbox_failed".into(), message }))
         }
@@ -126,8 +127,8 @@ async fn work(
     stop: &StopSwitch,
 ) -> Result<Ending, StoreError> {
     let _presence = shared.live.enter(log.job, sandbox.guest().clone());
-    let _clock = start_clock(spec, stop.clone());
     let view = shared.store.job(log.job).await?;
+    let _clock = start_clock(&view, stop.clone());
     // A request that came between the claim and now was heard by nobody.
     if view.cancel_requested {
         stop.stop(StopReason::Cancelled);
@@ -178,8 +179,15 @@ async fn work(
 }
 
 /// Stops the job when its time is up. Dropping the guard stops the clock.
-fn start_clock(spec: &JobSpec, stop: StopSwitch) -> tokio_util::task::AbortOnDropHandle<()> {
-    let time = spec.limits.time.duration();
+///
+/// The time runs from the first step in this sandbox, whoever drove it: a restart of the server gives
+/// no more of it, and a job that had to begin again has all of it.
+fn start_clock(view: &JobView, stop: StopSwitch) -> tokio_util::task::AbortOnDropHandle<()> {
+    let used = view.steps.first().map_or(Duration::ZERO, |step| {
+        let used = jiff::Timestamp::now().duration_since(step.started_at);
+        used.try_into().unwrap_or(Duration::ZERO)
+    });
+    let time = view.spec.limits.time.duration().saturating_sub(used);
     tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
         tokio::time::sleep(time).await;
         stop.stop(StopReason::TimeLimit);

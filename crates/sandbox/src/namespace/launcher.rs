@@ -7,13 +7,16 @@ use std::process::{Command, Stdio};
 use bellglass_protocol::launch::{LaunchFailure, LaunchOrder, Launched};
 
 use super::guest_binary::GuestBinary;
+use super::unrecorded::PROGRAM;
 use crate::backend::BackendError;
 
 /// Builds a cage by a fresh process of the guest's executable. It gets the order on its standard
 /// input and nothing else of ours: no environment, no descriptors.
 pub(super) fn launch(guest: &GuestBinary, order: &LaunchOrder) -> Result<Launched, BackendError> {
     let mut child = Command::new(guest.path())
-        .arg0("bellglass-guest")
+        .arg0(PROGRAM)
+        // By this it is found again if nobody lives to record it.
+        .arg(&order.name)
         .env_clear()
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .stdin(Stdio::piped())

@@ -9,6 +9,7 @@ pub(crate) mod ids;
 mod launcher;
 mod record;
 mod running;
+mod unrecorded;
 
 use std::collections::HashSet;
 use std::fs;
@@ -216,6 +217,8 @@ impl Shared {
         if let Some(record) = Record::read(&self.folder.join(name.as_str())) {
             record.kill_and_wait();
             self.ids.give_back(record.ids);
+        } else {
+            unrecorded::kill_all_of(name.as_str());
         }
         self.remove_traces(name);
     }

@@ -1,0 +1,216 @@
+//! Killing whatever can be killed, at any moment: no job is lost and no step runs twice.
+
+use bellglass_protocol::chain::Verifier;
+use futures::StreamExt as _;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{TestServer, archive, host, shell, signal, step, text, wait_for_go};
+
+const STEPS: u32 = 30;
+
+/// Counts in a file how often each step ran.
+fn counting_job() -> Value {
+    let steps: Vec<Value> =
+        (1..=STEPS).map(|n| shell(&format!("echo {n} >> count; sleep 0.05; echo {n}"))).collect();
+    json!({ "steps": steps })
+}
+
+/// The job ran every step once and in order, and its log is one chain.
+async fn assert_counted(server: &TestServer, job: &Value) {
+    let id = text(job, "job_id");
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    assert_eq!(job["failed_steps"], json!([]));
+    for n in 1..=STEPS {
+        assert_eq!(step(job, n as usize)["stdout"], format!("{n}\n"));
+    }
+    let count = archive::text(&mut server.archive(id).await, "count");
+    let expected: String = (1..=STEPS).map(|n| format!("{n}\n")).collect();
+    assert_eq!(count, expected);
+    verified_kinds(server, id).await;
+}
+
+async fn verified_kinds(server: &TestServer, job: &str) -> Vec<&'static str> {
+    let mut verifier = Verifier::new(Some(job.parse().unwrap()));
+    let log = server.log(job).await;
+    let kinds = log.lines().map(|line| verifier.line(line).unwrap().body.kind()).collect();
+    verifier.finish().unwrap();
+    kinds
+}
+
+fn assert_nothing_is_left(server: &TestServer, job: &str) {
+    assert_eq!(host::control_groups_of(job), Vec::<std::path::PathBuf>::new());
+    for folder in ["sandboxes", "spools"] {
+        assert!(!server.data().join(folder).join(job).exists(), "{folder}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
+    let mut server = TestServer::start();
+    let job = server.submit(&counting_job()).await;
+    for (kind, n) in [
+        ("sandbox.ready", None),
+        ("step.started", Some(2)),
+        ("step.finished", Some(7)),
+        ("step.started", Some(12)),
+        ("step.started", Some(13)),
+        ("step.finished", Some(20)),
+        ("step.started", Some(STEPS)),
+    ] {
+        let mut events = server.events(&job).await;
+        events.until(|event| event["type"] == kind && n.is_none_or(|n| event["n"] == n)).await;
+        server.kill();
+        server.start_again();
+    }
+    let ended = server.wait_for_end(&job).await;
+    assert_counted(&server, &ended).await;
+    assert_eq!(ended["generation"], 8);
+    assert!(!verified_kinds(&server, &job).await.contains(&"sandbox.lost"));
+    assert_nothing_is_left(&server, &job);
+}
+
+#[tokio::test]
+async fn every_accepted_job_survives_a_crash_under_load() {
+    let mut server = TestServer::start();
+    let body = json!({ "steps": [shell("echo done")] }).to_string();
+    let client = server.clone();
+    // The server dies while some of these are on their way.
+    let mut answers = futures::stream::iter(0..120)
+        .map(|_| {
+            let request = client.request(reqwest::Method::POST, "/schedule");
+            let request = request.header("content-type", "application/json").body(body.clone());
+            async {
+                let response = request.send().await.ok()?;
+                assert_eq!(response.status(), 202);
+                let accepted: Value = response.json().await.ok()?;
+                Some(text(&accepted, "job_id").to_owned())
+            }
+        })
+        .buffer_unordered(16)
+        .boxed();
+    let mut accepted: Vec<String> = Vec::new();
+    while accepted.len() < 60 {
+        accepted.extend(answers.next().await.unwrap());
+    }
+    server.kill();
+    while let Some(answer) = answers.next().await {
+        accepted.extend(answer);
+    }
+    drop(answers);
+    server.start_again();
+    for job in &accepted {
+        let job = server.wait_for_end(job).await;
+        assert_eq!(
+            (text(&job, "status"), &step(&job, 1)["stdout"]),
+            ("completed", &json!("done\n"))
+        );
+    }
+    // Some were accepted whose answers were lost on the way.
+    for job in server.json("/jobs?limit=200").await["jobs"].as_array().unwrap() {
+        assert_eq!(server.wait_for_end(text(job, "job_id")).await["status"], "completed");
+    }
+    assert_eq!(host::children_of(server.pid()), Vec::<i32>::new());
+}
+
+#[tokio::test]
+async fn a_job_starts_again_when_server_and_sandbox_are_both_gone() {
+    let mut server = TestServer::start();
+    let job = server.submit(&counting_job()).await;
+    server.wait_for_step(&job, "step.finished", 9).await;
+    let guest = server.guest_pid(&job);
+    server.kill();
+    host::kill_and_wait(guest);
+    server.start_again();
+    let ended = server.wait_for_end(&job).await;
+    assert_counted(&server, &ended).await;
+    let kinds = verified_kinds(&server, &job).await;
+    assert_eq!(kinds.iter().filter(|kind| **kind == "sandbox.lost").count(), 1);
+    assert_eq!(kinds.iter().filter(|kind| **kind == "sandbox.ready").count(), 2);
+    assert_nothing_is_left(&server, &job);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_dies_alone_fails_its_job() {
+    let server = TestServer::start();
+    let job = server.submit(&json!({ "steps": [wait_for_go(), shell("true")] })).await;
+    server.wait_for_step(&job, "step.output", 1).await;
+    let guest = server.guest_pid(&job);
+    let namespace = host::pid_namespace(guest).unwrap();
+    signal(guest, Signal::KILL);
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "failed");
+    assert_eq!(ended["error"]["code"], "sandbox_lost");
+    assert_eq!(text(step(&ended, 1), "status"), "interrupted");
+    assert_eq!(step(&ended, 1)["stdout"], "waiting\n");
+    assert_eq!(host::processes_in(&namespace), Vec::<i32>::new());
+    assert_eq!(host::children_of(server.pid()), Vec::<i32>::new());
+    assert_nothing_is_left(&server, &job);
+    assert_eq!(server.run(&json!({ "steps": [shell("true")] })).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_stopped_server_goes_on_where_it_was() {
+    let mut server = TestServer::start();
+    let job = server.submit(&counting_job()).await;
+    server.wait_for_step(&job, "step.started", 5).await;
+    assert!(server.stop().success());
+    server.start_again();
+    server.wait_for_step(&job, "step.started", 15).await;
+    assert!(server.stop().success());
+    server.start_again();
+    let ended = server.wait_for_end(&job).await;
+    assert_counted(&server, &ended).await;
+    assert_eq!(ended["generation"], 3);
+}
+
+/// More was written than is kept, so what is on disk does not say how much there was.
+#[tokio::test]
+async fn long_output_goes_on_after_a_crash() {
+    let mut server = TestServer::start();
+    let command = "yes | head -c 500000; echo; until [ -e go ]; do sleep 0.02; done; \
+                   yes no | head -c 300000; echo end";
+    let limits = json!({ "output": 100_000 });
+    let job = server.submit(&json!({ "steps": [shell(command)], "limits": limits })).await;
+    server.wait_for_step(&job, "step.output", 1).await;
+    server.kill();
+    server.start_again();
+    server.wait_for(&job, "claimed").await;
+    // The file goes to whoever has taken the job up.
+    server.events(&job).await.until(|event| event["generation"] == 2).await;
+    while server.put_file(&job, "go", "").await.status() != 204 {
+        tokio::task::yield_now().await;
+    }
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "completed", "{:#}", ended["error"]);
+    let step = step(&ended, 1);
+    assert_eq!((text(step, "status"), &step["exit_code"]), ("succeeded", &json!(0)), "{step:#}");
+    assert!(text(step, "stdout").starts_with("y\ny\n"));
+    assert!(text(step, "stdout").ends_with("end\n"));
+    assert_eq!(step["output_bytes"], 500_000 + 1 + 300_000 + 4);
+}
+
+#[tokio::test]
+async fn two_servers_cannot_share_a_data_folder() {
+    let server = TestServer::start();
+    let second = server.command().output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.contains("another bellglass process uses this data directory"), "{said}");
+    assert_eq!(server.run(&json!({ "steps": [shell("true")] })).await["status"], "completed");
+}
+
+/// What a step leaves running lives as long as its job and no longer.
+#[tokio::test]
+async fn nothing_of_a_job_outlives_it() {
+    let server = TestServer::start();
+    let leave = "setsid nohup sleep 1000 >/dev/null 2>&1 & sleep 1000 & disown -a; echo left";
+    let job = server.submit(&json!({ "steps": [shell(leave), wait_for_go()] })).await;
+    server.wait_for_step(&job, "step.output", 2).await;
+    let namespace = host::pid_namespace(server.guest_pid(&job)).unwrap();
+    assert!(host::processes_in(&namespace).len() >= 3);
+    server.let_go(&job).await;
+    assert_eq!(server.wait_for_end(&job).await["status"], "completed");
+    assert_eq!(host::processes_in(&namespace), Vec::<i32>::new());
+    assert_nothing_is_left(&server, &job);
+}
