@@ -53,7 +53,7 @@ pub(crate) enum Command {
     /// Check the hash chain of a job's log
     Verify(Verify),
     /// Say what this host can and cannot give, and how to fix it
-    Doctor,
+    Doctor(ImageFolder),
     /// Show the version
     Version,
 }

@@ -8,12 +8,14 @@ use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{JobSpec, Work};
 use bellglass_protocol::memory::memory_document;
+use bellglass_protocol::quantity::Seconds;
 use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::Encoding;
 use bellglass_protocol::view::JobView;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, Store, StoreError};
 use bytes::Bytes;
+use jiff::Timestamp;
 
 use crate::hands::{HandsError, JobLog, SandboxHands, describe};
 use crate::pack::{Addition, pack_workspace};
@@ -179,19 +181,22 @@ async fn work(
 }
 
 /// Stops the job when its time is up. Dropping the guard stops the clock.
-///
-/// The time runs from the first step in this sandbox, whoever drove it: a restart of the server gives
-/// no more of it, and a job that had to begin again has all of it.
 fn start_clock(view: &JobView, stop: StopSwitch) -> tokio_util::task::AbortOnDropHandle<()> {
-    let used = view.steps.first().map_or(Duration::ZERO, |step| {
-        let used = jiff::Timestamp::now().duration_since(step.started_at);
-        used.try_into().unwrap_or(Duration::ZERO)
-    });
-    let time = view.spec.limits.time.duration().saturating_sub(used);
+    let began = view.steps.first().map(|step| step.started_at);
+    let left = time_left(view.spec.limits.time, began, Timestamp::now());
     tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
-        tokio::time::sleep(time).await;
+        tokio::time::sleep(left).await;
         stop.stop(StopReason::TimeLimit);
     }))
+}
+
+/// What is left of a job's time. It runs from the first step in this sandbox, whoever drove it: a
+/// restart of the server gives no more of it, and a job that had to begin again has all of it.
+fn time_left(limit: Seconds, began: Option<Timestamp>, now: Timestamp) -> Duration {
+    let used = began.map(|began| Duration::try_from(now.duration_since(began)));
+    // A clock that was set back counts as no time at all.
+    let used = used.and_then(Result::ok).unwrap_or_default();
+    limit.duration().saturating_sub(used)
 }
 
 async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> {
@@ -316,5 +321,25 @@ async fn remove_traces(shared: &Shared, job: JobId) {
             tracing::warn!(%job, %error, "could not remove the job's spools");
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restart_gives_no_new_time() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        for (began, now, left) in [
+            (None, 500, 60),
+            (Some(100), 100, 60),
+            (Some(100), 130, 30),
+            (Some(100), 900, 0),
+            (Some(100), 90, 60),
+        ] {
+            let time = time_left(Seconds::whole(60), began.map(at), at(now));
+            assert_eq!(time, Duration::from_secs(left), "{began:?} {now}");
+        }
     }
 }

@@ -12,10 +12,14 @@ use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
 
-pub(super) async fn doctor(config: &Config, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn doctor(
+    config: &Config,
+    images: &cli::ImageFolder,
+    format: Format,
+) -> anyhow::Result<Exit> {
     let mut findings = check_host(config.cluster());
     findings.push(model(config));
-    findings.extend(image_and_sandbox(config).await?);
+    findings.extend(image_and_sandbox(config, images).await?);
     let works = findings.iter().all(|finding| finding.verdict != Verdict::Missing);
     match format {
         Format::Json => print_json(&json!({ "works": works, "findings": findings }))?,
@@ -63,8 +67,11 @@ fn model(config: &Config) -> Finding {
 }
 
 /// The proof of all the rest: a sandbox is started and asked what it sees.
-async fn image_and_sandbox(config: &Config) -> anyhow::Result<Vec<Finding>> {
-    let images = ImageStore::new(config.images(&cli::ImageFolder::default())?);
+async fn image_and_sandbox(
+    config: &Config,
+    images: &cli::ImageFolder,
+) -> anyhow::Result<Vec<Finding>> {
+    let images = ImageStore::new(config.images(images)?);
     let name = &config.file.image.default;
     let Some(image) = images.find(name) else {
         let fix = "`bellglass image build`";

@@ -61,7 +61,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
         Command::Jobs(jobs) => jobs::list(&jobs, format).await,
         Command::Image(image) => image::image(&config, image, format).await,
         Command::Verify(verify) => verify::verify(&config, &verify, format).await,
-        Command::Doctor => doctor::doctor(&config, format).await,
+        Command::Doctor(images) => doctor::doctor(&config, &images, format).await,
         Command::Version => {
             match format {
                 Format::Json => print_json(&json!({ "version": env!("CARGO_PKG_VERSION") }))?,

@@ -3,17 +3,17 @@
 //! These tests need the sandbox image (`make image`, or `bellglass image build`). They wait for
 //! events and never for time to pass.
 
-//mod bad_input;
+mod bad_input;
 mod cancelling;
-//mod cleanup;
-//mod client_commands;
-//mod commands;
+mod cleanup;
+mod client_commands;
+mod commands;
 mod crash;
 mod files;
-//mod isolation;
+mod isolation;
 mod job_log;
 mod jobs;
-//mod limits;
+mod limits;
 mod output;
 mod queue;
 mod result;

@@ -1,6 +1,6 @@
 //! Which job runs when: priorities, jobs at once, time limits.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::{TestServer, archive, shell, step, text, wait_for_go};
 
@@ -110,24 +110,4 @@ async fn a_job_that_takes_too_long_fails_with_what_it_had() {
     assert_eq!(job["failed_steps"], json!([2]));
     let mut result = server.archive(text(&job, "job_id")).await;
     assert_eq!(archive::text(&mut result, "early.txt"), "early\n");
-}
-
-/// Otherwise a job could live for ever by crashing its server.
-#[tokio::test]
-async fn a_restart_does_not_give_a_job_new_time() {
-    let mut server = TestServer::start();
-    let body = json!({ "steps": [shell("sleep 1000")], "limits": { "time": 2 } });
-    let job = server.submit(&body).await;
-    server.wait_for_step(&job, "step.started", 1).await;
-    server.kill();
-    // Time passes while nobody is there; what is left of the limit is none.
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-    server.start_again();
-    let ended: Value = server.wait_for_end(&job).await;
-    assert_eq!(ended["error"]["code"], "time_limit");
-    let moment = |field: &str| text(&ended, field).parse::<jiff::Timestamp>().unwrap();
-    let claimed_again = server.events(&job).await.until(|event| event["generation"] == 2).await;
-    let claimed_again: jiff::Timestamp = text(&claimed_again, "at").parse().unwrap();
-    let more = moment("finished_at").duration_since(claimed_again).as_secs_f64();
-    assert!(more < 1.9, "it was given {more} s more");
 }
