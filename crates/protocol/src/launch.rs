@@ -46,7 +46,8 @@ pub struct GuestConfig {
     pub home: String,
     /// Open files of one tool process.
     pub open_files: u32,
-    /// Processes of the tool user; only where no control group bounds them.
+    /// Processes and threads of the tool user. Where the guest is another user its own do not count,
+    /// so that a fork bomb leaves it room to end the bomb.
     pub processes: Option<u32>,
 }
 

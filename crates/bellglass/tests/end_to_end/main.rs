@@ -17,5 +17,6 @@ mod limits;
 mod output;
 mod queue;
 mod result;
+mod secrecy;
 mod support;
 mod tools;

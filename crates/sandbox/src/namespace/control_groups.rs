@@ -127,7 +127,9 @@ impl ControlGroups {
             (Version::Two, Controller::Memory) => {
                 vec![("memory.max", memory), ("memory.swap.max", "0".into())]
             }
-            (_, Controller::Processes) => vec![("pids.max", limits.processes.to_string())],
+            (_, Controller::Processes) => {
+                vec![("pids.max", all_processes(limits.processes).to_string())]
+            }
             (Version::One, Controller::Cpu) => vec![
                 ("cpu.cfs_period_us", PERIOD_US.to_string()),
                 ("cpu.cfs_quota_us", quota.to_string()),
@@ -187,6 +189,14 @@ impl ControlGroups {
         names.dedup();
         names
     }
+}
+
+/// Processes of the whole sandbox. Tools are bounded by a limit on their user; if the group's were the
+/// same, tools that reach it would leave the guest no thread to end them with. The guest has a
+/// supervisor for each tree of tool processes, and threads of its own.
+fn all_processes(of_tools: u32) -> u32 {
+    const GUEST_THREADS: u32 = 80;
+    of_tools.saturating_mul(2).saturating_add(GUEST_THREADS)
 }
 
 /// The folders for groups on a host with version 1 controllers.

@@ -151,8 +151,7 @@ impl Shared {
                 tool_gid: TOOL_ID,
                 home: "/home/agent".into(),
                 open_files: order.limits.open_files,
-                processes: (!self.groups.has(Controller::Processes))
-                    .then_some(order.limits.processes),
+                processes: Some(order.limits.processes),
             },
         }
     }
