@@ -50,6 +50,15 @@ pub(crate) fn children_of(parent: i32) -> Vec<i32> {
     all_processes().filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
+/// The launcher and the guest of a sandbox, which carry its name in their arguments.
+pub(crate) fn guests_of(sandbox: &str) -> Vec<i32> {
+    let wanted = format!("bellglass-guest\0{sandbox}\0");
+    let is_one = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == wanted.as_bytes())
+    };
+    all_processes().filter(is_one).collect()
+}
+
 fn all_processes() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

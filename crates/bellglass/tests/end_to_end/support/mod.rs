@@ -131,11 +131,8 @@ impl Drop for TestServer {
         }
         for sandbox in fs::read_dir(self.data().join("sandboxes")).into_iter().flatten().flatten() {
             let name = sandbox.file_name().into_string().unwrap();
-            let record = fs::read(sandbox.path().join("sandbox.json")).unwrap_or_default();
-            let record: Value = serde_json::from_slice(&record).unwrap_or_default();
-            if let Some(pid) = record["pid"].as_i64() {
-                host::kill_and_wait(pid as i32);
-            }
+            // By its name, since the server may have died before it recorded the process.
+            host::guests_of(&name).into_iter().for_each(host::kill_and_wait);
             host::control_groups_of(&name).iter().for_each(|group| drop(fs::remove_dir(group)));
         }
         if std::thread::panicking() {
