@@ -10,6 +10,19 @@ import time
 from importlib import metadata
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of those children that live."""
+    total = 0.0
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if path.parent.name == str(pid) or fields[1] == str(pid):
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
 def facts(folder: pathlib.Path, binary: pathlib.Path) -> dict:
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
@@ -19,7 +32,6 @@ def facts(folder: pathlib.Path, binary: pathlib.Path) -> dict:
         "kernel": platform.release(),
         "file_system": file_system(folder),
         "disk_flush_ms": round(disk_flush_ms(folder), 3),
-        "load_before": round(os.getloadavg()[0], 2),
         "programs": programs(binary),
     }
 
@@ -32,7 +44,7 @@ def cpu_model() -> str:
 
 
 def file_system(folder: pathlib.Path) -> str:
-    return first_line(["stat", "--file-system", "--format", "%T", str(folder)])
+    return first_line(["findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(folder)])
 
 
 def disk_flush_ms(folder: pathlib.Path) -> float:
@@ -47,6 +59,24 @@ def disk_flush_ms(folder: pathlib.Path) -> float:
             times.append(time.perf_counter() - start)
     path.unlink()
     return statistics.median(times) * 1000
+
+
+class Noise:
+    """How many cores were busy with other things than the benchmark, from now until `cores()`."""
+
+    def __init__(self) -> None:
+        self.start = self.now()
+
+    def cores(self) -> float:
+        elapsed, busy, own = (after - before for before, after in zip(self.start, self.now()))
+        return max(0.0, (busy - own) / elapsed)
+
+    @staticmethod
+    def now() -> tuple[float, float, float]:
+        """The clock, the time all cores were busy, and the time this process and its children took."""
+        ticks = [int(each) for each in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic(), busy, sum(os.times()[:4])
 
 
 def programs(binary: pathlib.Path) -> dict:

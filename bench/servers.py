@@ -16,7 +16,7 @@ STOP_WITHIN = 30
 
 
 class Server:
-    """A server process. Use it in a `with` statement: it is gone at the end, whatever happens."""
+    """A server process. In a `with` statement it is gone at the end, whatever happens."""
 
     def __init__(self, command: list[str], log: pathlib.Path, environment: dict[str, str] | None = None):
         self.port = free_port()
@@ -24,7 +24,7 @@ class Server:
         self.command = [word.replace("{port}", str(self.port)) for word in command]
         self.environment = {**os.environ, **(environment or {})}
 
-    def __enter__(self) -> "Server":
+    def start(self) -> "Server":
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -35,6 +35,9 @@ class Server:
             self.stop()
             raise
         return self
+
+    def __enter__(self) -> "Server":
+        return self.start()
 
     def __exit__(self, *_) -> None:
         self.stop()
@@ -113,5 +116,10 @@ def follow(connection: http.client.HTTPConnection, job: str, until: str, after: 
         if line.startswith(b"data:"):
             event = json.loads(line[5:])
             if event["type"] == until:
+                # The stream ends by itself after `finished`, and only then.
+                if until == "finished":
+                    response.read()
+                else:
+                    connection.close()
                 return event
     raise SystemExit(f"bench: the events of {job} ended before `{until}`")

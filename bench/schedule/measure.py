@@ -11,6 +11,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import machine
 import servers
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -58,6 +59,7 @@ def summary(label: str, samples: list[dict]) -> dict:
         "requests_per_second": round(statistics.median(rates), 1),
         "p50_ms": round(statistics.median(sample["p50_us"] for sample in samples) / 1000, 2),
         "p99_ms": round(statistics.median(sample["p99_us"] for sample in samples) / 1000, 2),
+        "cpu_us": round(statistics.median(sample["cpu_us"] for sample in samples), 1),
         "each_round": [round(each, 1) for each in rates],
     }
 
@@ -68,10 +70,13 @@ def load(server: servers.Server, seconds: int) -> dict:
         "--timeout", "30s", "--script", str(HERE / "post.lua"), f"http://127.0.0.1:{server.port}/schedule",
     ]  # fmt: skip
     environment = {**os.environ, "BENCH_BODY": str(BODY)}
+    before = machine.cpu_seconds(server.process.pid)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds + 60, check=False)
     if done.returncode != 0:
         raise SystemExit(f"bench: wrk failed: {done.stdout}{done.stderr}")
-    return json.loads(done.stdout.strip().split("\n")[-1])
+    sample = json.loads(done.stdout.strip().split("\n")[-1])
+    used = machine.cpu_seconds(server.process.pid) - before
+    return {**sample, "cpu_us": used / max(1, sample["requests"]) * 1e6}
 
 
 def check_count(name: str, loads: list[dict], stored: int) -> None:
@@ -105,6 +110,7 @@ def serving(name: str, binary: pathlib.Path, folder: pathlib.Path):
     folder.mkdir()
     subject = Bellglass(binary, folder) if name == "bellglass" else Reference(name, folder)
     try:
+        subject.begin()
         yield subject
     finally:
         subject.end()
@@ -115,12 +121,14 @@ class Bellglass:
     def __init__(self, binary: pathlib.Path, folder: pathlib.Path):
         self.binary, self.data = binary, folder / "data"
         self.server = self.start()
+
+    def begin(self) -> None:
         connection = self.server.connect()
         blocker = servers.schedule(connection, json.dumps(BLOCKER).encode())
         servers.follow(connection, blocker, "step.started")
 
     def start(self) -> servers.Server:
-        return servers.bellglass(self.binary, self.data, "--slots", "1").__enter__()
+        return servers.bellglass(self.binary, self.data, "--slots", "1").start()
 
     def count(self) -> int:
         """Jobs that wait in the store; the blocker is the one that runs."""
@@ -155,7 +163,10 @@ class Reference:
         workers = 2 if name.endswith("2_workers") else 1
         commit = "group" if name.endswith("group") else "each"
         environment = {"REFERENCE_DB": str(self.database), "REFERENCE_COMMIT": commit}
-        self.server = servers.uvicorn("schedule", folder / "log", workers, environment).__enter__()
+        self.server = servers.uvicorn("schedule", folder / "log", workers, environment).start()
+
+    def begin(self) -> None:
+        pass
 
     def query(self, sql: str) -> list[tuple]:
         database = sqlite3.connect(self.database)

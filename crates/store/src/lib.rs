@@ -88,6 +88,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whether the database answers.
     async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Finishes what was asked for so far and lets go of the database.
+    async fn close(&self);
 }
 
 /// Something was appended to a job's log.

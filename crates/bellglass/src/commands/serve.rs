@@ -51,6 +51,7 @@ pub(super) async fn serve(
         .context("the server failed")?;
     shutdown.cancel();
     worker.await.context("the worker panicked")?.context("the worker failed")?;
+    installation.store.close().await;
     tracing::info!("stopped; jobs that were running go on when the server starts again");
     Ok(Exit::Success)
 }

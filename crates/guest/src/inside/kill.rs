@@ -47,12 +47,17 @@ fn kill_every_tool_process((uid, gid): (u32, u32)) {
     // SAFETY: the child makes system calls only. It takes on the tools' ids first, so that it can
     // hit nothing else; the guest is safe in any case, for it is the first process.
     unsafe {
-        if supervisor::fork() == 0 {
-            libc::syscall(libc::SYS_setresgid, gid, gid, gid);
-            if libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0 {
-                libc::kill(-1, libc::SIGKILL);
+        match supervisor::fork() {
+            0 => {
+                libc::syscall(libc::SYS_setresgid, gid, gid, gid);
+                if libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0 {
+                    libc::kill(-1, libc::SIGKILL);
+                }
+                libc::_exit(0);
             }
-            libc::_exit(0);
+            // Where no process can be made any more, the supervisors of other calls go too.
+            pid if pid < 0 => drop(libc::kill(-1, libc::SIGKILL)),
+            _ => {}
         }
     }
 }

@@ -87,7 +87,16 @@ fn ending(command: &Command, report: Option<Report>, forced: Option<StepStatus>)
 async fn kill(guest: &Guest, supervisor: &Supervisor) {
     let pid = supervisor.pid();
     let tool_ids = (guest.config.tool_uid, guest.config.tool_gid);
-    let _ = tokio::task::spawn_blocking(move || kill_tree(pid, tool_ids)).await;
+    let (done, wait) = tokio::sync::oneshot::channel();
+    let killer = std::thread::Builder::new().name("killer".into()).spawn(move || {
+        kill_tree(pid, tool_ids);
+        let _ = done.send(());
+    });
+    match killer {
+        Ok(_) => drop(wait.await),
+        // The tree may be what has used up all processes. Then everything else waits for its end.
+        Err(_) => kill_tree(pid, tool_ids),
+    }
 }
 
 /// The guest's ends of a program's two outputs; each is gone once it was closed by all writers.

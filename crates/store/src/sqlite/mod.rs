@@ -63,18 +63,6 @@ impl SqliteStore {
         Ok(Self { readers, writer: None, changes })
     }
 
-    /// Finishes what was asked for so far and lets go of the file.
-    pub async fn close(&self) {
-        self.readers.close().await;
-        if let Some(writer) = &self.writer {
-            let (closed, wait) = oneshot::channel();
-            if writer.send(Operation::Close(closed)).await.is_ok() {
-                // Either way the writer is gone then, and with it the lock.
-                let _ = wait.await;
-            }
-        }
-    }
-
     async fn ask<Q, A>(
         &self,
         operation: fn(Pending<Q, A>) -> Operation,
@@ -170,5 +158,16 @@ impl Store for SqliteStore {
         }
         sqlx::query("SELECT 1").execute(&self.readers).await?;
         Ok(())
+    }
+
+    async fn close(&self) {
+        self.readers.close().await;
+        if let Some(writer) = &self.writer {
+            let (closed, wait) = oneshot::channel();
+            if writer.send(Operation::Close(closed)).await.is_ok() {
+                // Either way the writer is gone then, and with it the lock.
+                let _ = wait.await;
+            }
+        }
     }
 }

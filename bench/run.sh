@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Sets up what the benchmarks need, runs them, and brings docs/SPECIFICATION.md up to date.
+#
+#   bench/run.sh                    all benchmarks, some minutes; wants a release build and a quiet machine
+#   bench/run.sh schedule           only one
+#   bench/run.sh --smoke            a few seconds: does everything work? Keeps no figures, judges no times
+#
+# BELLGLASS_BINARY names the program to measure; by default it is target/release/bellglass, and for a
+# smoke run whichever build is newest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() {
+    printf 'bench: %s\n' "$1" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "this needs root, and there is no sudo; as root, run: $*"
+    fi
+}
+
+install_missing() {
+    local missing=()
+    command -v wrk >/dev/null || missing+=(wrk)
+    command -v bwrap >/dev/null || missing+=(bubblewrap)
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    [ ${#missing[@]} -gt 0 ] || return 0
+    printf 'bench: installing %s\n' "${missing[*]}"
+    as_root apt-get update --quiet --quiet &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes \
+            --no-install-recommends "${missing[@]}" >/dev/null ||
+        fail "apt could not install: ${missing[*]}"
+}
+
+# The peers' Python packages, in an environment of their own below target/.
+make_environment() {
+    venv=target/bench-venv
+    if [ ! -e "$venv/complete" ] || [ bench/requirements.txt -nt "$venv/complete" ]; then
+        printf 'bench: installing the Python packages of the peers\n'
+        rm -rf "$venv"
+        python3 -m venv "$venv"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+            --requirement bench/requirements.txt || fail "pip could not install bench/requirements.txt"
+        touch "$venv/complete"
+    fi
+}
+
+choose_binary() {
+    binary=${BELLGLASS_BINARY:-target/release/bellglass}
+    if [ -z "${BELLGLASS_BINARY:-}" ] && [ "$smoke" = yes ]; then
+        binary=$(ls -t target/release/bellglass target/debug/bellglass 2>/dev/null | head -n 1)
+    fi
+    [ -x "$binary" ] || fail "there is no ${binary:-build of bellglass}; run 'make build' first"
+}
+
+smoke=no
+for argument in "$@"; do
+    [ "$argument" != --smoke ] || smoke=yes
+done
+
+install_missing
+make_environment
+choose_binary
+exec "$venv/bin/python" -B bench/run.py --binary "$(realpath "$binary")" --scratch target/bench "$@"
