@@ -12,13 +12,17 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "SPECIFICATION.md"
+# With more cores than this busy otherwise, a ratio is luck: noise hits a server that waits for each
+# flush harder than one that does not, and flatters the latter.
+MOST_NOISE = 0.5
 
 
 def main(arguments: list[str]) -> None:
     before = PAGE.read_text()
-    page = before
-    for path in sorted((HERE / "results").glob("*.json")):
-        page = fill_in(page, path.stem, table(path.stem, json.loads(path.read_text())))
+    results = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))}
+    page = fill_in(before, "goals", goals_table(results))
+    for name, each in results.items():
+        page = fill_in(page, name, table(name, each))
     if "--check" in arguments:
         if page != before:
             raise SystemExit("bench: the tables of docs/SPECIFICATION.md do not fit bench/results; run bench/report.py")
@@ -31,6 +35,33 @@ def fill_in(page: str, name: str, text: str) -> str:
     if not marks.search(page):
         raise SystemExit(f"bench: docs/SPECIFICATION.md has no place for `{name}`")
     return marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page)
+
+
+def goals_table(results: dict) -> str:
+    peers = results["schedule"]["peers"]
+    ratio = peers["bellglass"]["requests_per_second"] / peers["reference"]["requests_per_second"]
+    job = results["job"]["peers"]["bellglass"]["done_ms"]["p50"]
+    rows = [
+        [
+            "durable `POST /schedule`, requests per second",
+            "at least 10 times the FastAPI reference",
+            f"{ratio:.1f} times",
+            verdict(results["schedule"], ratio >= 10),
+        ],
+        [
+            "a one-step job, from `POST /schedule` to `completed` with its ZIP ready, median",
+            "under 100 ms",
+            milliseconds(job),
+            verdict(results["job"], job < 100),
+        ],
+    ]
+    return markdown(["what", "goal", "measured", "reached"], rows) + "\n"
+
+
+def verdict(results: dict, reached: bool) -> str:
+    if results["machine"]["cores_busy_otherwise"] > MOST_NOISE:
+        return "the machine was too busy to say"
+    return "yes" if reached else "not yet"
 
 
 def table(name: str, results: dict) -> str:
