@@ -74,13 +74,13 @@ pub(crate) struct BuiltImages(ImageStore);
 #[async_trait]
 impl ImageSource for BuiltImages {
     async fn rootfs(&self, image: &str) -> Option<PathBuf> {
-        self.0.find(image).map(|image| image.rootfs)
+        self.0.rootfs(image)
     }
 }
 
 #[async_trait]
 impl Images for BuiltImages {
     async fn exists(&self, name: &str) -> bool {
-        self.0.find(name).is_some()
+        self.0.rootfs(name).is_some()
     }
 }

@@ -15,6 +15,10 @@ mod telemetry;
 
 use clap::Parser as _;
 
+/// Most of what the server does under load is to make and drop small texts.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use exit::Exit;
 
 fn main() -> std::process::ExitCode {

@@ -84,14 +84,23 @@ impl ImageStore {
         self.inspect(name).map(|details| details.info)
     }
 
+    /// The root file system of that image. Cheap: it is asked for every job.
+    pub fn rootfs(&self, name: &str) -> Option<PathBuf> {
+        // Published builds are complete, so that it is there is all there is to know.
+        let rootfs = self.entry(name)?.join("rootfs");
+        rootfs.is_dir().then_some(rootfs)
+    }
+
+    /// Where the image of that name is, if there is one. Names come from clients; they name an
+    /// entry of the directory and nothing else. Builds that are not complete start with a dot.
+    fn entry(&self, name: &str) -> Option<PathBuf> {
+        let is_plain = !name.is_empty() && !name.starts_with('.') && !name.contains('/');
+        is_plain.then(|| self.directory.join(name))
+    }
+
     /// The same with the list of packages.
     pub fn inspect(&self, name: &str) -> Option<ImageDetails> {
-        // Names come from clients; they name an entry of the directory and nothing else. Builds
-        // that are not complete start with a dot.
-        if name.is_empty() || name.starts_with('.') || name.contains('/') {
-            return None;
-        }
-        match self.read_manifest(&self.directory.join(name)) {
+        match self.read_manifest(&self.entry(name)?) {
             Ok(manifest) => Some(self.details(manifest?)),
             Err(error) => {
                 tracing::warn!(%error, "an image was left out");
