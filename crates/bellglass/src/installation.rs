@@ -22,7 +22,12 @@ pub(crate) struct Installation {
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
     data: PathBuf,
+    /// How long a sandbox waits for a worker to come back before it ends by itself.
+    orphaned_after: Duration,
 }
+
+/// Long enough for a server to be repaired, short enough that nothing stays for ever.
+const ORPHANED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// The file that holds the database in a data folder.
 pub(crate) fn database(data: &Path) -> PathBuf {
@@ -45,7 +50,13 @@ impl Installation {
             images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
             live: LiveSandboxes::default(),
             data: data.to_path_buf(),
+            orphaned_after: ORPHANED_AFTER,
         })
+    }
+
+    /// For a process that nobody starts again: its sandboxes end soon after it.
+    pub(crate) fn without_successor(self) -> Self {
+        Self { orphaned_after: Duration::from_secs(30), ..self }
     }
 
     pub(crate) fn worker(&self, slots: usize, lease: Duration) -> Worker {
@@ -56,6 +67,7 @@ impl Installation {
             slots,
             lease,
             spools: self.data.join("spools"),
+            orphaned_after: self.orphaned_after,
         };
         Worker::new(
             settings,

@@ -1,11 +1,13 @@
 //! Events as lines for people.
 
 use std::collections::HashSet;
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, IsTerminal as _};
 
 use bellglass_protocol::event::{EndStatus, Event, EventBody};
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::step::StepStatus;
+
+use crate::output::{self, Reader};
 
 /// Prints a job's events as they come.
 pub(crate) struct EventPrinter {
@@ -33,12 +35,10 @@ impl EventPrinter {
         }
     }
 
-    pub(crate) fn print(&mut self, event: &Event) -> io::Result<()> {
+    pub(crate) fn print(&mut self, event: &Event) -> io::Result<Reader> {
         let mut text = String::new();
         self.write(event, &mut text);
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()
+        output::write(&text)
     }
 
     fn write(&mut self, event: &Event, text: &mut String) {
@@ -120,6 +120,8 @@ impl EventPrinter {
                     self.line(text, YELLOW, &format!("  ! left out: {}", safe(skipped)));
                 }
             }
+            // The end itself follows at once, and says the same.
+            EventBody::Concluded { .. } => {}
             EventBody::Finished { end } => {
                 let (colour, word) = match end.status {
                     EndStatus::Completed => (GREEN, "completed"),

@@ -51,6 +51,10 @@ pub enum EventBody {
     /// The workspace was packed and the ZIP is durable.
     #[serde(rename = "result.stored")]
     ResultStored { result: ResultSummary },
+    /// How the job ends is decided and its result is safe. What is left is to end its sandbox; a
+    /// worker that takes the job over from here does that and nothing else.
+    #[serde(rename = "concluded")]
+    Concluded { end: JobEnd },
     /// The job is at its end and nothing of its sandbox runs. Always the last event.
     #[serde(rename = "finished")]
     Finished { end: JobEnd },
@@ -69,6 +73,7 @@ impl EventBody {
             Self::StepFinished { .. } => "step.finished",
             Self::CancelRequested { .. } => "cancel.requested",
             Self::ResultStored { .. } => "result.stored",
+            Self::Concluded { .. } => "concluded",
             Self::Finished { .. } => "finished",
         }
     }

@@ -111,7 +111,7 @@ pub struct Limits {
     pub cpus: f64,
     /// Open files of one process.
     pub open_files: u32,
-    /// Wall-clock time of the whole job, from its claim to its end.
+    /// Wall-clock time of the whole job, from its first step on. Packing the result is not counted.
     pub time: Seconds,
     /// Wall-clock time of one step, unless the step names its own.
     pub step_time: Seconds,

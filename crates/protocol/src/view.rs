@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{EndStatus, Event, EventBody, JobError, ResultSummary};
+use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
 use crate::report::SandboxReport;
@@ -88,6 +88,9 @@ pub struct JobView {
     pub error: Option<JobError>,
     /// Number of the newest event.
     pub last_seq: u64,
+    /// How the job will end, once its sandbox is gone.
+    #[serde(skip)]
+    pub conclusion: Option<JobEnd>,
 }
 
 /// One step of a job.
@@ -140,6 +143,7 @@ impl JobView {
             result: None,
             error: None,
             last_seq: event.seq,
+            conclusion: None,
         })
     }
 
@@ -210,6 +214,7 @@ impl JobView {
             }
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
             EventBody::ResultStored { result } => self.result = Some(result.clone()),
+            EventBody::Concluded { end } => self.conclusion = Some(end.clone()),
             EventBody::Finished { end } => {
                 self.status = end.status.into();
                 self.finished_at = Some(event.at);

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::id::JobId;
@@ -67,6 +68,8 @@ pub struct SandboxOrder {
     /// The image's root file system.
     pub rootfs: PathBuf,
     pub limits: Limits,
+    /// How long the guest waits for a worker before it ends by itself; for ever if not given.
+    pub orphaned_after: Option<Duration>,
 }
 
 /// A sandbox's name: safe as a file name, a host name and a control group's name.

@@ -2,30 +2,34 @@
 
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bellglass_agent::Hands;
 use bellglass_protocol::event::EventBody;
-use bellglass_protocol::id::{CallId, Generation, JobId};
+use bellglass_protocol::id::CallId;
 use bellglass_protocol::job::Limits;
-use bellglass_protocol::step::{OutputStream, StepOutcome, StepStatus, ToolError};
+use bellglass_protocol::step::{OutputStream, StepOutcome, StepStatus};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::CallResult;
 use bellglass_sandbox::Sandbox;
-use bellglass_sandbox::client::{ClientError, OutputSink};
+use bellglass_sandbox::client::{ClientError, GuestClient, OutputSink};
+use bellglass_store::StoreError;
 use bellglass_store::artifacts::{ArtifactKey, Artifacts};
-use bellglass_store::{Store, StoreError};
 use bytes::Bytes;
 
 use crate::capture::Capture;
+use crate::job_log::JobLog;
 use crate::live_output::LiveOutput;
+use crate::outcome;
 use crate::spool::{self, Spool};
 use crate::stop::{StopReason, StopSwitch};
 
 /// How much longer than a step's time limit the guest may take to say that it was reached.
 const GUEST_GRACE: Duration = Duration::from_secs(15);
+
+/// How long to wait before a guest is asked again to end a call that it did not know yet.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Why the hands cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -40,17 +44,14 @@ pub(crate) enum HandsError {
     Disk(String),
 }
 
-/// Appends to one job's log under one claim.
-#[derive(Clone)]
-pub(crate) struct JobLog {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) job: JobId,
-    pub(crate) generation: Generation,
-}
-
-impl JobLog {
-    pub(crate) async fn append(&self, bodies: Vec<EventBody>) -> Result<(), StoreError> {
-        self.store.append(self.job, self.generation, bodies).await.map(drop)
+impl HandsError {
+    /// The code under which a step's record names this, if the step is over because of it.
+    fn interrupts_as(&self) -> Option<&'static str> {
+        match self {
+            Self::SandboxLost(_) => Some("sandbox_lost"),
+            Self::Disk(_) => Some("output_not_kept"),
+            Self::Stopped(_) | Self::Store(_) => None,
+        }
     }
 }
 
@@ -71,45 +72,44 @@ impl Hands for SandboxHands<'_> {
     type Stop = HandsError;
 
     async fn perform(&mut self, n: u32, call: ToolCall) -> Result<StepStatus, HandsError> {
-        if let Some(reason) = self.stop.reason() {
-            return Err(HandsError::Stopped(reason));
-        }
+        self.look_at_stop()?;
         if self.already_started.take() != Some(n) {
             self.log.append(vec![EventBody::StepStarted { n, call: call.clone() }]).await?;
         }
+        let started = Instant::now();
         let kills_before = self.sandbox.out_of_memory_kills().await;
-        let mut keeper = self.keeper(n)?;
-        let result = self.run(n, &call, &mut keeper).await;
-        let Keeper { capture, spool, live } = keeper;
-        let mut bodies = live.finish(n).await;
-
-        let result = result.map_err(|error| match error {
-            lost @ HandsError::SandboxLost(_) => (lost, StepStatus::Interrupted),
-            other => (other, StepStatus::Running),
-        });
-        let result = match result {
-            Ok(result) => result,
-            Err((error, StepStatus::Interrupted)) => {
-                let outcome = Box::new(interrupted(&capture, &error));
-                bodies.push(EventBody::StepFinished { n, outcome });
-                self.log.append(bodies).await?;
-                return Err(error);
+        let mut capture = Capture::new();
+        let mut events = Vec::new();
+        let ended = self.run_and_keep(n, &call, &mut capture, &mut events).await;
+        let outcome = match ended {
+            Ok(mut outcome) => {
+                if outcome.status.is_failure() {
+                    let kills = self.sandbox.out_of_memory_kills().await;
+                    let kills = kills.saturating_sub(kills_before);
+                    outcome::note_out_of_memory(&mut outcome, kills, &self.limits);
+                }
+                Ok(outcome)
             }
-            Err((error, _)) => return Err(error),
+            Err(error) => match error.interrupts_as() {
+                Some(code) => {
+                    let message = error.to_string();
+                    let after = started.elapsed();
+                    Err((error, outcome::of_interruption(&capture, code, message, after)))
+                }
+                None => return Err(error),
+            },
         };
-
-        let mut outcome = outcome(&capture, result);
-        if capture.is_cut() {
-            outcome.full_output = self.store_output(n, spool).await?;
-        }
-        if outcome.status.is_failure() {
-            let kills = self.sandbox.out_of_memory_kills().await.saturating_sub(kills_before);
-            note_out_of_memory(&mut outcome, kills, &self.limits);
-        }
-        let status = outcome.status;
         metrics::counter!("bellglass_steps_total", "tool" => call.name()).increment(1);
-        bodies.push(EventBody::StepFinished { n, outcome: Box::new(outcome) });
-        self.log.append(bodies).await?;
+        let (outcome, error) = match outcome {
+            Ok(outcome) => (outcome, None),
+            Err((error, outcome)) => (outcome, Some(error)),
+        };
+        let status = outcome.status;
+        events.push(EventBody::StepFinished { n, outcome: Box::new(outcome) });
+        self.log.append(events).await?;
+        if let Some(error) = error {
+            return Err(error);
+        }
         // The result is safe now. A guest that cannot be told keeps it for nothing, that is all.
         let _ = self.sandbox.guest().forget_call(&CallId::of_step(n)).await;
         Ok(status)
@@ -117,20 +117,40 @@ impl Hands for SandboxHands<'_> {
 }
 
 impl SandboxHands<'_> {
-    fn keeper(&self, n: u32) -> Result<Keeper, HandsError> {
-        let mut capture = Capture::new();
+    fn look_at_stop(&self) -> Result<(), HandsError> {
+        self.stop.reason().map_or(Ok(()), |reason| Err(HandsError::Stopped(reason)))
+    }
+
+    /// Runs the call and keeps its output: the whole of it, if it is long, as an artifact. What is
+    /// left of its live events goes to `events`.
+    async fn run_and_keep(
+        &self,
+        n: u32,
+        call: &ToolCall,
+        capture: &mut Capture,
+        events: &mut Vec<EventBody>,
+    ) -> Result<StepOutcome, HandsError> {
         let path = spool::job_folder(&self.spools, self.log.job).join(n.to_string());
-        let spool = Spool::open(path, self.limits.output.0, &mut capture)
+        let spool = Spool::open(path, self.limits.output.0, capture)
             .map_err(|error| HandsError::Disk(error.to_string()))?;
         let live = LiveOutput::new(self.log.clone(), n);
-        Ok(Keeper { capture, spool, live })
+        let mut keeper = Keeper { capture, spool, live };
+        let result = self.run(n, call, &mut keeper).await;
+        let Keeper { capture, spool, live } = keeper;
+        events.extend(live.finish(n).await);
+
+        let mut outcome = outcome::of_result(capture, result?, self.stop.reason());
+        if capture.is_cut() {
+            outcome.full_output = Some(self.store_output(n, spool).await?);
+        }
+        Ok(outcome)
     }
 
     async fn run(
         &self,
         n: u32,
         call: &ToolCall,
-        keeper: &mut Keeper,
+        keeper: &mut Keeper<'_>,
     ) -> Result<CallResult, HandsError> {
         let id = CallId::of_step(n);
         let guest = self.sandbox.guest();
@@ -151,18 +171,23 @@ impl SandboxHands<'_> {
             // The call goes on in the sandbox, and whoever takes the job up joins it.
             return Err(HandsError::Stopped(reason));
         }
-        let killed = async {
-            guest.cancel_call(&id).await?;
-            running.await
+        let ended = async {
+            tokio::select! {
+                result = &mut running => result,
+                error = end_call(guest, &id) => Err(error),
+            }
         };
-        match tokio::time::timeout(GUEST_GRACE, killed).await {
-            Ok(result) => result.map_err(from_client),
-            Err(_) => Err(HandsError::SandboxLost("the guest did not end a step".into())),
+        tokio::select! {
+            result = tokio::time::timeout(GUEST_GRACE, ended) => match result {
+                Ok(result) => result.map_err(from_client),
+                Err(_) => Err(HandsError::SandboxLost("the guest did not end a step".into())),
+            },
+            () = self.sandbox.gone() => Err(gone()),
         }
     }
 
     /// Stores a long output in full. Returns the artifact's key.
-    async fn store_output(&self, n: u32, spool: Spool) -> Result<Option<String>, HandsError> {
+    async fn store_output(&self, n: u32, spool: Spool) -> Result<String, HandsError> {
         let key = ArtifactKey::step_output(self.log.job, n);
         let mut writer = self.artifacts.writer(key.clone());
         let stored = tokio::task::spawn_blocking(move || {
@@ -171,22 +196,31 @@ impl SandboxHands<'_> {
         })
         .await
         .expect("the copying task does not panic");
-        match stored {
-            Ok(_) => Ok(Some(key.as_str().to_owned())),
-            Err(error) => Err(HandsError::Disk(error)),
+        stored.map(|_| key.as_str().to_owned()).map_err(HandsError::Disk)
+    }
+}
+
+/// Has the guest end a call. Returns only if that cannot be; else the call itself returns.
+async fn end_call(guest: &GuestClient, id: &CallId) -> ClientError {
+    loop {
+        match guest.cancel_call(id).await {
+            Ok(()) => std::future::pending().await,
+            // The call may still be on its way to the guest.
+            Err(ClientError::Refused(_)) => tokio::time::sleep(ASK_AGAIN).await,
+            Err(error) => return error,
         }
     }
 }
 
 /// Where a running step's output goes.
-struct Keeper {
-    capture: Capture,
+struct Keeper<'a> {
+    capture: &'a mut Capture,
     spool: Spool,
     live: LiveOutput,
 }
 
 #[async_trait]
-impl OutputSink for Keeper {
+impl OutputSink for Keeper<'_> {
     async fn output(&mut self, stream: OutputStream, piece: Bytes) -> std::io::Result<()> {
         self.spool.write(stream, &piece)?;
         self.capture.push(stream, &piece);
@@ -213,89 +247,6 @@ pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     while let Some(inner) = cause {
         text = format!("{text}: {inner}");
         cause = inner.source();
-    }
-    text
-}
-
-/// The longest texts that are taken over from a guest's own words.
-const MOST_GUEST_TEXT: usize = 64 << 10;
-
-fn outcome(capture: &Capture, result: CallResult) -> StepOutcome {
-    let mut shown = match result.text {
-        Some(text) => clip(text),
-        None => capture.shown(),
-    };
-    let error = result.error.map(|error| ToolError {
-        code: error.code.chars().take(64).collect(),
-        message: clip(error.message),
-    });
-    let mut add_line = |line: String| {
-        if !shown.is_empty() && !shown.ends_with('\n') {
-            shown.push('\n');
-        }
-        shown.push_str(&line);
-    };
-    if let Some(error) = &error {
-        add_line(format!("[{}: {}]", error.code, error.message));
-    }
-    match (result.status, result.exit_code, result.signal) {
-        (StepStatus::TimedOut, ..) => add_line("[killed: the time limit was reached]".into()),
-        (StepStatus::Cancelled, ..) => add_line("[killed: the job was cancelled]".into()),
-        (_, Some(code), _) if code != 0 => add_line(format!("[exit code {code}]")),
-        (_, _, Some(signal)) => add_line(format!("[killed by signal {signal}]")),
-        _ => {}
-    }
-    StepOutcome {
-        // A guest that claims to be still running has broken its word.
-        status: if result.status == StepStatus::Running {
-            StepStatus::Failed
-        } else {
-            result.status
-        },
-        exit_code: result.exit_code,
-        signal: result.signal,
-        stdout: capture.stdout(),
-        stderr: capture.stderr(),
-        output: shown,
-        output_bytes: capture.total(),
-        dropped_bytes: capture.dropped(),
-        full_output: None,
-        error,
-        duration_ms: result.duration_ms,
-    }
-}
-
-fn interrupted(capture: &Capture, error: &HandsError) -> StepOutcome {
-    let message = error.to_string();
-    let result = CallResult {
-        status: StepStatus::Interrupted,
-        exit_code: None,
-        signal: None,
-        text: None,
-        error: Some(ToolError { code: "sandbox_lost".into(), message }),
-        duration_ms: 0,
-        output_bytes: capture.total(),
-    };
-    outcome(capture, result)
-}
-
-fn note_out_of_memory(outcome: &mut StepOutcome, kills: u64, limits: &Limits) {
-    if kills == 0 {
-        return;
-    }
-    let message = format!(
-        "{kills} processes were ended because the sandbox reached its memory limit of {}",
-        limits.memory
-    );
-    outcome.output.push_str(&format!("\n[out_of_memory: {message}]"));
-    outcome.error.get_or_insert(ToolError { code: "out_of_memory".into(), message });
-}
-
-fn clip(mut text: String) -> String {
-    if text.len() > MOST_GUEST_TEXT {
-        let end = (0..=MOST_GUEST_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
-        text.push_str("\n[cut]");
     }
     text
 }

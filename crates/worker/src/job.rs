@@ -1,38 +1,25 @@
-//! The life of one claimed job: sandbox, steps, ZIP, end.
+//! The life of one claimed job: sandbox, steps, and the way to its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellglass_agent::{DoneStep, Mind, Playbook, drive};
-use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError};
-use bellglass_protocol::id::JobId;
+use bellglass_protocol::event::{EventBody, JobError};
 use bellglass_protocol::job::{JobSpec, Work};
-use bellglass_protocol::memory::memory_document;
 use bellglass_protocol::quantity::Seconds;
 use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::Encoding;
 use bellglass_protocol::view::JobView;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
-use bellglass_store::{ClaimedJob, Store, StoreError};
+use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use crate::hands::{HandsError, JobLog, SandboxHands, describe};
-use crate::pack::{Addition, pack_workspace};
+use crate::ending::{Ending, conclude, finish, remove_spools};
+use crate::hands::{HandsError, SandboxHands, describe};
+use crate::job_log::JobLog;
 use crate::queue::Shared;
-use crate::spool;
 use crate::stop::{StopReason, StopSwitch};
-
-/// How long packing may take after the job itself is over.
-const PACKING_TIME: Duration = Duration::from_secs(600);
-
-/// How the work of a job came to its end, before it is packed and recorded.
-enum Ending {
-    /// The mind is done, well or badly.
-    Concluded(Result<(), JobError>),
-    Stopped(StopReason),
-    Broken(JobError),
-}
 
 /// Drives a claimed job to its end. An error means that the log cannot be written by us: the job is
 /// left as it stands, and whoever claims it next goes on.
@@ -41,60 +28,78 @@ pub(crate) async fn run_job(
     claimed: ClaimedJob,
     stop: StopSwitch,
 ) -> Result<(), StoreError> {
-    let ClaimedJob { generation, view } = claimed;
-    let job = view.job_id;
-    let log = JobLog { store: shared.store.clone(), job, generation };
-    let opened = open_sandbox(&shared, &log, &view).await?;
-    let (ending, sandbox) = match opened {
-        Ok((sandbox, done)) => {
-            let ending = work(&shared, &log, &view.spec, &sandbox, done, &stop).await?;
+    let log = JobLog::new(shared.store.clone(), claimed);
+    let view = log.view();
+    if view.cancel_requested {
+        stop.stop(StopReason::Cancelled);
+    }
+    if let Some(end) = view.conclusion {
+        // Whoever held the job before came as far as this, and the result is safe.
+        let sandbox = find_sandbox(&shared, &view.spec, &log).await.ok().flatten();
+        return finish(&shared, &log, end, sandbox).await;
+    }
+    let (ending, sandbox) = match open_sandbox(&shared, &log, &stop).await? {
+        Opened::Sandbox(sandbox) => {
+            let ending = work(&shared, &log, &view.spec, &sandbox, &stop).await?;
             (ending, Some(sandbox))
         }
-        Err(error) => (Ending::Broken(error), None),
+        Opened::Nothing(ending) => (ending, None),
     };
     if let Ending::Stopped(reason) = &ending
         && !reason.ends_the_job()
     {
-        tracing::info!(%job, ?reason, "leaving the job to its next worker");
+        tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
         return Ok(());
     }
-    conclude(&shared, &log, &view.spec, ending, sandbox).await
+    conclude(&shared, &log, &view.spec, ending, sandbox, &stop).await
 }
 
-/// Finds the sandbox that an earlier worker left, or starts one. The inner error ends the job.
+/// What came of the wish for a sandbox.
+enum Opened {
+    Sandbox(Sandbox),
+    /// There is none, and the job ends.
+    Nothing(Ending),
+}
+
+/// Finds the sandbox that an earlier worker left, or starts one.
 async fn open_sandbox(
     shared: &Shared,
     log: &JobLog,
-    view: &JobView,
-) -> Result<Result<(Sandbox, Vec<DoneStep>), JobError>, StoreError> {
-    let name = SandboxName::of_job(log.job);
+    stop: &StopSwitch,
+) -> Result<Opened, StoreError> {
+    let view = log.view();
     let spec = &view.spec;
     if view.sandbox.is_some() {
-        match Sandbox::find(&*shared.backend, &name, &spec.image).await {
+        let reason = match find_sandbox(shared, spec, log).await {
             Ok(Some(sandbox)) => {
                 tracing::info!(job = %log.job, "found the job's sandbox still running");
-                return Ok(Ok((sandbox, done_steps(view))));
+                return Ok(Opened::Sandbox(sandbox));
             }
-            found => {
-                let reason = match found {
-                    Err(error) => error.to_string(),
-                    _ => "it did not outlive the process that drove it".into(),
-                };
-                log.append(vec![EventBody::SandboxLost { reason }]).await?;
-            }
+            Ok(None) => "it did not outlive the process that drove it".into(),
+            Err(error) => error,
+        };
+        if let Some(reason) = stop.reason() {
+            // What was done in it is gone, but its record stays, and nothing is done again.
+            return Ok(Opened::Nothing(Ending::Stopped(reason)));
         }
+        log.append(vec![EventBody::SandboxLost { reason }]).await?;
     }
-    remove_traces(shared, log.job).await;
+    if let Some(reason) = stop.reason() {
+        return Ok(Opened::Nothing(Ending::Stopped(reason)));
+    }
+    remove_spools(shared, log.job).await;
     let Some(rootfs) = shared.images.rootfs(&spec.image).await else {
-        return Ok(Err(JobError {
+        return Ok(Opened::Nothing(Ending::Broken(JobError {
             code: "image_not_found".into(),
             message: format!(
                 "there is no image named `{}`; build it with `bellglass image build`",
                 spec.image
             ),
-        }));
+        })));
     };
-    let order = SandboxOrder { name, rootfs, limits: spec.limits };
+    let name = SandboxName::of_job(log.job);
+    let order =
+        SandboxOrder { name, rootfs, limits: spec.limits, orphaned_after: shared.orphaned_after };
     let started = Instant::now();
     match Sandbox::start(&*shared.backend, &order, &spec.image).await {
         Ok(sandbox) => {
@@ -104,19 +109,25 @@ async fn open_sandbox(
                 let _ = sandbox.destroy().await;
                 return Err(error);
             }
-            Ok(Ok((sandbox, Vec::new())))
+            Ok(Opened::Sandbox(sandbox))
         }
         Err(error) => {
             let error = describe(&error);
             let message = format!("{error}; `bellglass doctor` says what this host can give");
-            Ok(Err(JobError { code: "sandbox_failed".into(), message }))
+            let error = JobError { code: "sandbox_failed".into(), message };
+            Ok(Opened::Nothing(Ending::Broken(error)))
         }
     }
 }
 
-fn done_steps(view: &JobView) -> Vec<DoneStep> {
-    let done = view.steps.iter().filter(|step| step.status != StepStatus::Running);
-    done.map(|step| DoneStep { n: step.n, status: step.status }).collect()
+async fn find_sandbox(
+    shared: &Shared,
+    spec: &JobSpec,
+    log: &JobLog,
+) -> Result<Option<Sandbox>, String> {
+    let name = SandboxName::of_job(log.job);
+    let found = Sandbox::find(&*shared.backend, &name, &spec.image).await;
+    found.map_err(|error| describe(&error))
 }
 
 /// Everything between the sandbox's start and the packing of its workspace.
@@ -125,23 +136,27 @@ async fn work(
     log: &JobLog,
     spec: &JobSpec,
     sandbox: &Sandbox,
-    done: Vec<DoneStep>,
     stop: &StopSwitch,
 ) -> Result<Ending, StoreError> {
     let _presence = shared.live.enter(log.job, sandbox.guest().clone());
-    let view = shared.store.job(log.job).await?;
-    let _clock = start_clock(&view, stop.clone());
-    // A request that came between the claim and now was heard by nobody.
-    if view.cancel_requested {
+    // A wish to cancel that came between the claim and now was heard by nobody.
+    if shared.store.job(log.job).await?.cancel_requested {
         stop.stop(StopReason::Cancelled);
     }
-    let already_started =
-        view.steps.iter().find(|step| step.status == StepStatus::Running).map(|step| step.n);
-    if done.is_empty()
-        && already_started.is_none()
-        && let Err(error) = place_files(spec, sandbox).await
-    {
-        return Ok(Ending::Broken(error));
+    let view = log.view();
+    let _clock = start_clock(&view, stop.clone());
+    let is_running = |status: StepStatus| status == StepStatus::Running;
+    let running = view.steps.iter().find(|step| is_running(step.status));
+    let already_started = running.map(|step| step.n);
+    if view.steps.is_empty() {
+        tokio::select! {
+            placed = place_files(spec, sandbox) => {
+                if let Err(error) = placed {
+                    return Ok(Ending::Broken(error));
+                }
+            }
+            reason = stop.stopped() => return Ok(Ending::Stopped(reason)),
+        }
     }
     let mut mind: Box<dyn Mind> = match &spec.work {
         Work::Steps(steps) => Box::new(Playbook::new(steps.clone(), spec.on_error)),
@@ -161,23 +176,22 @@ async fn work(
         spools: shared.spools.clone(),
         already_started,
     };
-    match drive(&mut *mind, &mut hands, done).await {
-        // A stop that came while the last step ran counts too.
-        Ok(conclusion) => Ok(match stop.reason() {
-            Some(reason) if reason.ends_the_job() => Ending::Stopped(reason),
-            _ => Ending::Concluded(conclusion),
-        }),
-        Err(HandsError::Stopped(reason)) => Ok(Ending::Stopped(reason)),
-        Err(HandsError::Store(error)) => Err(error),
-        Err(HandsError::SandboxLost(reason)) => Ok(Ending::Broken(JobError {
-            code: "sandbox_lost".into(),
-            message: format!("the sandbox was lost: {reason}"),
-        })),
-        Err(HandsError::Disk(reason)) => Ok(Ending::Broken(JobError {
-            code: "output_not_kept".into(),
-            message: format!("the server could not keep a step's output: {reason}"),
-        })),
-    }
+    let done = view.steps.iter().filter(|step| !is_running(step.status));
+    let done = done.map(|step| DoneStep { n: step.n, status: step.status }).collect();
+    let driven = drive(&mut *mind, &mut hands, done).await;
+    Ok(match (driven, stop.reason()) {
+        (Err(HandsError::Store(error)), _) => return Err(error),
+        (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
+        // However the last step went: that the job was to stop is what ended it.
+        (_, Some(reason)) if reason.ends_the_job() => Ending::Stopped(reason),
+        (Ok(conclusion), _) => Ending::Concluded(conclusion),
+        (Err(error @ HandsError::SandboxLost(_)), _) => {
+            Ending::Broken(JobError { code: "sandbox_lost".into(), message: error.to_string() })
+        }
+        (Err(error @ HandsError::Disk(_)), _) => {
+            Ending::Broken(JobError { code: "output_not_kept".into(), message: error.to_string() })
+        }
+    })
 }
 
 /// Stops the job when its time is up. Dropping the guard stops the clock.
@@ -223,105 +237,6 @@ async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> 
         })?;
     }
     Ok(())
-}
-
-/// Packs what there is, ends the sandbox, and only then says that the job is over.
-async fn conclude(
-    shared: &Shared,
-    log: &JobLog,
-    spec: &JobSpec,
-    ending: Ending,
-    sandbox: Option<Sandbox>,
-) -> Result<(), StoreError> {
-    let mut error = None;
-    let mut status = match ending {
-        Ending::Concluded(Ok(())) => EndStatus::Completed,
-        Ending::Stopped(StopReason::TimeLimit) => {
-            error = Some(JobError {
-                code: "time_limit".into(),
-                message: format!("the job reached its time limit of {}", spec.limits.time),
-            });
-            EndStatus::Failed
-        }
-        Ending::Stopped(_) => EndStatus::Cancelled,
-        Ending::Concluded(Err(reason)) | Ending::Broken(reason) => {
-            error = Some(reason);
-            EndStatus::Failed
-        }
-    };
-    let mut events = Vec::new();
-    if let Some(sandbox) = sandbox {
-        match pack(shared, log, spec, &sandbox).await? {
-            Ok(result) => events.push(EventBody::ResultStored { result }),
-            Err(message) if status == EndStatus::Completed => {
-                status = EndStatus::Failed;
-                error = Some(JobError { code: "result_not_stored".into(), message });
-            }
-            Err(message) => tracing::warn!(job = %log.job, message, "no result was stored"),
-        }
-        if let Err(error) = sandbox.destroy().await {
-            tracing::error!(job = %log.job, %error, "could not remove the sandbox");
-        }
-    }
-    remove_traces(shared, log.job).await;
-    let failed_steps = shared.store.job(log.job).await?.failed_steps;
-    events.push(EventBody::Finished { end: JobEnd { status, failed_steps, error } });
-    log.append(events).await?;
-    let word = bellglass_protocol::view::JobStatus::from(status).as_str();
-    metrics::counter!("bellglass_jobs_finished_total", "status" => word).increment(1);
-    Ok(())
-}
-
-async fn pack(
-    shared: &Shared,
-    log: &JobLog,
-    spec: &JobSpec,
-    sandbox: &Sandbox,
-) -> Result<Result<bellglass_protocol::event::ResultSummary, String>, StoreError> {
-    let view = shared.store.job(log.job).await?;
-    let memory = serde_json::to_vec_pretty(&memory_document(&view)).unwrap_or_default();
-    let additions = vec![
-        Addition { name: "agent.log", content: whole_log(&*shared.store, log.job).await? },
-        Addition { name: "memory.json", content: memory },
-    ];
-    let limit = spec.limits.disk.0;
-    let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
-    let packed = tokio::time::timeout(PACKING_TIME, async {
-        tokio::select! {
-            packed = packing => packed.map_err(|error| error.to_string()),
-            () = sandbox.gone() => Err("the sandbox was gone".into()),
-        }
-    });
-    Ok(packed.await.unwrap_or_else(|_| Err("packing took too long".into())))
-}
-
-/// The events so far, as they go into the ZIP.
-async fn whole_log(store: &dyn Store, job: JobId) -> Result<Vec<u8>, StoreError> {
-    const PAGE: u32 = 1000;
-    let mut text = Vec::new();
-    let mut after = 0;
-    loop {
-        let page = store.events_after(job, after, PAGE).await?;
-        for sealed in &page {
-            text.extend_from_slice(sealed.line.as_bytes());
-            text.push(b'\n');
-            after = sealed.event.seq;
-        }
-        if page.len() < PAGE as usize {
-            return Ok(text);
-        }
-    }
-}
-
-/// Removes the spools of a job whose output is recorded, or void.
-async fn remove_traces(shared: &Shared, job: JobId) {
-    let folder = spool::job_folder(&shared.spools, job);
-    match tokio::fs::remove_dir_all(&folder).await {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(%job, %error, "could not remove the job's spools");
-        }
-        _ => {}
-    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,13 @@
 //! generation under which the job was claimed, so that a worker which lost its lease can do no harm.
 
 mod capture;
+mod ending;
 mod hands;
 mod job;
+mod job_log;
 mod live;
 mod live_output;
+mod outcome;
 mod pack;
 mod queue;
 mod spool;

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::hands::JobLog;
+use crate::job_log::JobLog;
 
 /// How long output is gathered before it becomes an event.
 const GATHER: Duration = Duration::from_millis(50);

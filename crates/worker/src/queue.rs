@@ -29,6 +29,8 @@ pub struct WorkerSettings {
     pub lease: Duration,
     /// Folder for the output of running steps.
     pub spools: PathBuf,
+    /// How long a sandbox waits for a worker to come back before it ends by itself.
+    pub orphaned_after: Duration,
 }
 
 /// Claims jobs and drives them to their ends.
@@ -46,11 +48,20 @@ pub(crate) struct Shared {
     pub(crate) images: Arc<dyn ImageSource>,
     pub(crate) live: LiveSandboxes,
     pub(crate) spools: PathBuf,
+    pub(crate) orphaned_after: Option<Duration>,
 }
 
 /// The jobs in this worker's hands.
 #[derive(Default)]
-struct Held(Mutex<HashMap<JobId, (Generation, StopSwitch)>>);
+struct Held(Mutex<HashMap<JobId, HeldJob>>);
+
+#[derive(Clone)]
+struct HeldJob {
+    generation: Generation,
+    stop: StopSwitch,
+    /// Cancelled once nothing is done for the job any more under this generation.
+    over: CancellationToken,
+}
 
 /// The queue is looked at this often even when nothing is heard, for leases that have run out.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
@@ -65,7 +76,8 @@ impl Worker {
         live: LiveSandboxes,
     ) -> Self {
         let spools = settings.spools.clone();
-        let shared = Shared { store, artifacts, backend, images, live, spools };
+        let orphaned_after = Some(settings.orphaned_after);
+        let shared = Shared { store, artifacts, backend, images, live, spools, orphaned_after };
         Self { settings, shared: Arc::new(shared), held: Arc::default() }
     }
 
@@ -115,12 +127,20 @@ impl Worker {
     fn take_on(&self, claimed: ClaimedJob, slot: OwnedSemaphorePermit, jobs: &TaskTracker) {
         let (job, generation) = (claimed.view.job_id, claimed.generation);
         let stop = StopSwitch::new();
-        self.held.lock().insert(job, (generation, stop.clone()));
+        let over = CancellationToken::new();
+        let entry = HeldJob { generation, stop: stop.clone(), over: over.clone() };
+        let before = self.held.lock().insert(job, entry);
         let (shared, held) = (self.shared.clone(), self.held.clone());
         jobs.spawn(async move {
             // Guards, so that a panic in a job frees its slot and its place too.
             let _slot = slot;
-            let _place = Place { held, job };
+            let _place = Place { held, job, generation, over };
+            if let Some(before) = before {
+                // Our own lease ran out, because this process stood still for a while. Two must
+                // not drive one sandbox, so the earlier drive ends first.
+                before.stop.stop(StopReason::LeaseLost);
+                before.over.cancelled().await;
+            }
             if let Err(error) = run_job(shared, claimed, stop).await {
                 tracing::warn!(%job, %error, "the job went out of our hands");
             }
@@ -220,22 +240,22 @@ async fn pass_on_stops(store: Arc<dyn Store>, held: Arc<Held>) {
 }
 
 impl Held {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, (Generation, StopSwitch)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, HeldJob>> {
         self.0.lock().expect("no code panics while it holds this lock")
     }
 
     fn generations(&self) -> Vec<(JobId, Generation)> {
-        self.lock().iter().map(|(job, (generation, _))| (*job, *generation)).collect()
+        self.lock().iter().map(|(job, held)| (*job, held.generation)).collect()
     }
 
     fn stop(&self, job: JobId, reason: StopReason) {
-        if let Some((_, stop)) = self.lock().get(&job) {
-            stop.stop(reason);
+        if let Some(held) = self.lock().get(&job) {
+            held.stop.stop(reason);
         }
     }
 
     fn stop_all(&self, reason: StopReason) {
-        self.lock().values().for_each(|(_, stop)| stop.stop(reason));
+        self.lock().values().for_each(|held| held.stop.stop(reason));
     }
 }
 
@@ -243,12 +263,17 @@ impl Held {
 struct Place {
     held: Arc<Held>,
     job: JobId,
+    generation: Generation,
+    over: CancellationToken,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Ok(mut held) = self.held.0.lock() {
+        if let Ok(mut held) = self.held.0.lock()
+            && held.get(&self.job).is_some_and(|entry| entry.generation == self.generation)
+        {
             held.remove(&self.job);
         }
+        self.over.cancel();
     }
 }

@@ -22,7 +22,7 @@ impl StopReason {
     }
 }
 
-/// Tells a job to stop. The first reason counts.
+/// Tells a job to stop. The first reason to end it counts, but a reason to let go of it counts more.
 #[derive(Clone, Debug)]
 pub(crate) struct StopSwitch(watch::Sender<Option<StopReason>>);
 
@@ -33,9 +33,14 @@ impl StopSwitch {
 
     pub(crate) fn stop(&self, reason: StopReason) {
         self.0.send_if_modified(|current| {
-            let first = current.is_none();
-            current.get_or_insert(reason);
-            first
+            let replaces = match current {
+                None => true,
+                Some(known) => known.ends_the_job() && !reason.ends_the_job(),
+            };
+            if replaces {
+                *current = Some(reason);
+            }
+            replaces
         });
     }
 
@@ -45,9 +50,34 @@ impl StopSwitch {
 
     /// Returns once there is a reason to stop.
     pub(crate) async fn stopped(&self) -> StopReason {
+        self.stopped_beyond(None).await
+    }
+
+    /// Returns once there is a reason to stop other than the one that is known already.
+    pub(crate) async fn stopped_beyond(&self, known: Option<StopReason>) -> StopReason {
         let mut receiver = self.0.subscribe();
-        let reason = receiver.wait_for(Option::is_some).await;
+        let reason = receiver.wait_for(|reason| reason.is_some() && *reason != known).await;
         // The sender lives in `self`, so the channel is open and the value is there.
         reason.ok().and_then(|reason| *reason).unwrap_or(StopReason::ShuttingDown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StopReason::{Cancelled, LeaseLost, ShuttingDown, TimeLimit};
+    use super::*;
+
+    #[test]
+    fn letting_go_counts_more_than_ending() {
+        for (reasons, expected) in [
+            (&[Cancelled, TimeLimit][..], Cancelled),
+            (&[Cancelled, ShuttingDown], ShuttingDown),
+            (&[LeaseLost, Cancelled], LeaseLost),
+            (&[LeaseLost, ShuttingDown], LeaseLost),
+        ] {
+            let switch = StopSwitch::new();
+            reasons.iter().for_each(|reason| switch.stop(*reason));
+            assert_eq!(switch.reason(), Some(expected), "{reasons:?}");
+        }
     }
 }

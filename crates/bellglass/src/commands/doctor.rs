@@ -85,6 +85,7 @@ async fn image_and_sandbox(
         name: SandboxName::throwaway(),
         rootfs: image.rootfs,
         limits: config.file.limits,
+        orphaned_after: Some(std::time::Duration::from_secs(60)),
     };
     findings.push(match Sandbox::start(&backend, &order, name).await {
         Ok(sandbox) => {

@@ -92,3 +92,31 @@ async fn a_cancellation_survives_a_crash() {
     server.start_again();
     assert_eq!(server.wait_for_end(&job).await["status"], "cancelled");
 }
+
+#[tokio::test]
+async fn also_the_moment_before_a_step_reaches_its_sandbox() {
+    let server = TestServer::with_slots(4);
+    let steps = vec![shell("true"); 300];
+    for round in 1..=12u32 {
+        let job = server.submit(&json!({ "steps": steps })).await;
+        server.wait_for_step(&job, "step.started", 3 * round).await;
+        server.cancel(&job).await;
+        let ended = server.wait_for_end(&job).await;
+        assert_eq!(ended["status"], "cancelled", "{}", ended["error"]);
+    }
+}
+
+#[tokio::test]
+async fn packing_can_be_cancelled() {
+    let server = TestServer::start();
+    let job = server
+        .submit(&json!({
+            "limits": { "memory": "4GiB", "disk": "2GiB" },
+            "steps": [shell("head -c 600M /dev/urandom > large")],
+        }))
+        .await;
+    server.wait_for_step(&job, "step.finished", 1).await;
+    server.cancel(&job).await;
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "cancelled", "{}", ended["error"]);
+}

@@ -5,7 +5,7 @@ use futures::StreamExt as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, archive, host, shell, signal, step, text, wait_for_go};
+use crate::support::{Options, TestServer, archive, host, shell, signal, step, text, wait_for_go};
 
 const STEPS: u32 = 30;
 
@@ -212,5 +212,42 @@ async fn nothing_of_a_job_outlives_it() {
     server.let_go(&job).await;
     assert_eq!(server.wait_for_end(&job).await["status"], "completed");
     assert_eq!(host::processes_in(&namespace), Vec::<i32>::new());
+    assert_nothing_is_left(&server, &job);
+}
+
+#[tokio::test]
+async fn a_job_whose_end_is_decided_is_not_done_again() {
+    let mut server = TestServer::with_slots(4);
+    for _ in 0..6 {
+        let job = server.submit(&json!({ "steps": [shell("echo once >> count")] })).await;
+        // The sandbox is about to go, or just went.
+        server.wait_for(&job, "concluded").await;
+        server.kill();
+        server.start_again();
+        let ended = server.wait_for_end(&job).await;
+        assert_eq!(ended["status"], "completed", "{}", ended["error"]);
+        assert_eq!(archive::text(&mut server.archive(&job).await, "count"), "once\n");
+        let kinds = verified_kinds(&server, &job).await;
+        assert_eq!(kinds.iter().filter(|kind| **kind == "step.started").count(), 1);
+        assert_nothing_is_left(&server, &job);
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_stood_still_does_not_drive_its_job_twice() {
+    let server = TestServer::with(Options {
+        config: "[worker]\nlease = 1\n",
+        ..Options::default()
+    });
+    let job = server.submit(&counting_job()).await;
+    for n in [3, 8, 13] {
+        server.wait_for_step(&job, "step.started", n).await;
+        signal(server.pid(), Signal::STOP);
+        // Longer than the lease, so that it has run out when the process wakes up.
+        tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+        signal(server.pid(), Signal::CONT);
+    }
+    let ended = server.wait_for_end(&job).await;
+    assert_counted(&server, &ended).await;
     assert_nothing_is_left(&server, &job);
 }

@@ -1,0 +1,170 @@
+//! The end of a job: the workspace packed, the decision written down, the sandbox gone, `finished`.
+
+use std::time::Duration;
+
+use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError, ResultSummary};
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::memory::memory_document;
+use bellglass_protocol::view::JobStatus;
+use bellglass_sandbox::Sandbox;
+use bellglass_store::{Store, StoreError};
+
+use crate::job_log::JobLog;
+use crate::pack::{Addition, pack_workspace};
+use crate::queue::Shared;
+use crate::spool;
+use crate::stop::{StopReason, StopSwitch};
+
+/// How long packing may take after the job itself is over.
+const PACKING_TIME: Duration = Duration::from_secs(600);
+
+/// The same for a job that somebody wants to be over.
+const HURRIED_PACKING_TIME: Duration = Duration::from_secs(60);
+
+/// How the work of a job came to its end, before it is packed and recorded.
+pub(crate) enum Ending {
+    /// The mind is done, well or badly.
+    Concluded(Result<(), JobError>),
+    Stopped(StopReason),
+    Broken(JobError),
+}
+
+impl Ending {
+    fn status(self, spec: &JobSpec) -> (EndStatus, Option<JobError>) {
+        match self {
+            Self::Concluded(Ok(())) => (EndStatus::Completed, None),
+            Self::Concluded(Err(error)) | Self::Broken(error) => (EndStatus::Failed, Some(error)),
+            Self::Stopped(StopReason::TimeLimit) => {
+                let message = format!("the job reached its time limit of {}", spec.limits.time);
+                (EndStatus::Failed, Some(JobError { code: "time_limit".into(), message }))
+            }
+            Self::Stopped(_) => (EndStatus::Cancelled, None),
+        }
+    }
+}
+
+/// Packs what there is, writes down how the job ends, and ends the sandbox.
+///
+/// The decision is written before the sandbox goes: a crash in between must not make the next
+/// worker take the missing sandbox for a lost one and do everything again.
+pub(crate) async fn conclude(
+    shared: &Shared,
+    log: &JobLog,
+    spec: &JobSpec,
+    ending: Ending,
+    sandbox: Option<Sandbox>,
+    stop: &StopSwitch,
+) -> Result<(), StoreError> {
+    let (mut status, mut error) = ending.status(spec);
+    let mut events = Vec::new();
+    if let Some(sandbox) = &sandbox {
+        match pack(shared, log, spec, sandbox, stop).await? {
+            Packed::Result(result) => events.push(EventBody::ResultStored { result }),
+            Packed::LeftTo(reason) => {
+                tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
+                return Ok(());
+            }
+            Packed::Cancelled => (status, error) = (EndStatus::Cancelled, None),
+            Packed::Failed(message) if status == EndStatus::Completed => {
+                status = EndStatus::Failed;
+                error = Some(JobError { code: "result_not_stored".into(), message });
+            }
+            Packed::Failed(message) => {
+                tracing::warn!(job = %log.job, message, "no result was stored");
+            }
+        }
+    }
+    let end = JobEnd { status, failed_steps: log.view().failed_steps, error };
+    events.push(EventBody::Concluded { end: end.clone() });
+    log.append(events).await?;
+    finish(shared, log, end, sandbox).await
+}
+
+/// Ends the sandbox, and only then says that the job is over.
+pub(crate) async fn finish(
+    shared: &Shared,
+    log: &JobLog,
+    end: JobEnd,
+    sandbox: Option<Sandbox>,
+) -> Result<(), StoreError> {
+    if let Some(sandbox) = sandbox
+        && let Err(error) = sandbox.destroy().await
+    {
+        tracing::error!(job = %log.job, %error, "could not remove the sandbox");
+    }
+    remove_spools(shared, log.job).await;
+    let word = JobStatus::from(end.status).as_str();
+    log.append(vec![EventBody::Finished { end }]).await?;
+    metrics::counter!("bellglass_jobs_finished_total", "status" => word).increment(1);
+    Ok(())
+}
+
+/// What came of packing.
+enum Packed {
+    Result(ResultSummary),
+    Failed(String),
+    /// The job was cancelled meanwhile; nothing was stored.
+    Cancelled,
+    /// The job goes on elsewhere, and is packed there.
+    LeftTo(StopReason),
+}
+
+async fn pack(
+    shared: &Shared,
+    log: &JobLog,
+    spec: &JobSpec,
+    sandbox: &Sandbox,
+    stop: &StopSwitch,
+) -> Result<Packed, StoreError> {
+    let memory = serde_json::to_vec_pretty(&memory_document(&log.view())).unwrap_or_default();
+    let additions = vec![
+        Addition { name: "agent.log", content: whole_log(&*shared.store, log.job).await? },
+        Addition { name: "memory.json", content: memory },
+    ];
+    let limit = spec.limits.disk.0;
+    let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
+    let known = stop.reason();
+    let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
+    Ok(tokio::select! {
+        packed = packing => match packed {
+            Ok(result) => Packed::Result(result),
+            Err(error) => Packed::Failed(error.to_string()),
+        },
+        () = sandbox.gone() => Packed::Failed("the sandbox was gone".into()),
+        () = tokio::time::sleep(time) => Packed::Failed("packing took too long".into()),
+        reason = stop.stopped_beyond(known) => match reason {
+            StopReason::Cancelled | StopReason::TimeLimit => Packed::Cancelled,
+            StopReason::LeaseLost | StopReason::ShuttingDown => Packed::LeftTo(reason),
+        },
+    })
+}
+
+/// The events so far, as they go into the ZIP.
+async fn whole_log(store: &dyn Store, job: JobId) -> Result<Vec<u8>, StoreError> {
+    const PAGE: u32 = 1000;
+    let mut text = Vec::new();
+    let mut after = 0;
+    loop {
+        let page = store.events_after(job, after, PAGE).await?;
+        for sealed in &page {
+            text.extend_from_slice(sealed.line.as_bytes());
+            text.push(b'\n');
+            after = sealed.event.seq;
+        }
+        if page.len() < PAGE as usize {
+            return Ok(text);
+        }
+    }
+}
+
+/// Removes the spools of a job whose output is recorded, or void.
+pub(crate) async fn remove_spools(shared: &Shared, job: JobId) {
+    let folder = spool::job_folder(&shared.spools, job);
+    match tokio::fs::remove_dir_all(&folder).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(%job, %error, "could not remove the job's spools");
+        }
+        _ => {}
+    }
+}

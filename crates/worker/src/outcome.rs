@@ -1,0 +1,155 @@
+//! What the record of a step says, put together from its output and from what the guest tells.
+//!
+//! The guest's words are hostile: they are bounded, and what can be measured here is.
+
+use std::time::Duration;
+
+use bellglass_protocol::job::Limits;
+use bellglass_protocol::step::{StepOutcome, StepStatus, ToolError};
+use bellglass_protocol::wire::CallResult;
+
+use crate::capture::Capture;
+use crate::stop::StopReason;
+
+/// The longest texts that are taken over from a guest's own words.
+const MOST_GUEST_TEXT: usize = 64 << 10;
+
+/// The record of a step that the guest saw to its end.
+pub(crate) fn of_result(
+    capture: &Capture,
+    result: CallResult,
+    stopped: Option<StopReason>,
+) -> StepOutcome {
+    let shown = match result.text {
+        Some(text) => clip(text),
+        None => capture.shown(),
+    };
+    let error = result.error.map(|error| ToolError {
+        code: error.code.chars().take(64).collect(),
+        message: clip(error.message),
+    });
+    let status = match result.status {
+        // A guest that claims to be still running has broken its word.
+        StepStatus::Running => StepStatus::Failed,
+        status => status,
+    };
+    let mut outcome = StepOutcome {
+        status,
+        exit_code: result.exit_code,
+        signal: result.signal,
+        stdout: capture.stdout(),
+        stderr: capture.stderr(),
+        output: shown,
+        output_bytes: capture.total(),
+        dropped_bytes: capture.dropped(),
+        full_output: None,
+        error: None,
+        duration_ms: result.duration_ms,
+    };
+    if let Some(error) = error {
+        add_line(&mut outcome, &format!("{}: {}", error.code, error.message));
+        outcome.error = Some(error);
+    }
+    match (status, result.exit_code, result.signal) {
+        (StepStatus::TimedOut, ..) => add_line(&mut outcome, "killed: the time limit was reached"),
+        (StepStatus::Cancelled, ..) if stopped == Some(StopReason::TimeLimit) => {
+            add_line(&mut outcome, "killed: the job's time limit was reached");
+        }
+        (StepStatus::Cancelled, ..) => add_line(&mut outcome, "killed: the job was cancelled"),
+        (_, Some(code), _) if code != 0 => add_line(&mut outcome, &format!("exit code {code}")),
+        (_, _, Some(signal)) => add_line(&mut outcome, &format!("killed by signal {signal}")),
+        _ => {}
+    }
+    outcome
+}
+
+/// The record of a step whose end nobody saw.
+pub(crate) fn of_interruption(
+    capture: &Capture,
+    code: &str,
+    message: String,
+    after: Duration,
+) -> StepOutcome {
+    let result = CallResult {
+        status: StepStatus::Interrupted,
+        exit_code: None,
+        signal: None,
+        text: None,
+        error: Some(ToolError { code: code.into(), message }),
+        duration_ms: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+        output_bytes: capture.total(),
+    };
+    of_result(capture, result, None)
+}
+
+/// Says that processes were ended for want of memory, if some were.
+pub(crate) fn note_out_of_memory(outcome: &mut StepOutcome, kills: u64, limits: &Limits) {
+    if kills == 0 {
+        return;
+    }
+    let processes = if kills == 1 { "1 process was" } else { &format!("{kills} processes were") };
+    let message = format!(
+        "{processes} ended because the sandbox reached its memory limit of {}",
+        limits.memory
+    );
+    add_line(outcome, &format!("out_of_memory: {message}"));
+    outcome.error.get_or_insert(ToolError { code: "out_of_memory".into(), message });
+}
+
+/// Adds a remark of ours to what a model is shown.
+fn add_line(outcome: &mut StepOutcome, remark: &str) {
+    let shown = &mut outcome.output;
+    if !shown.is_empty() && !shown.ends_with('\n') {
+        shown.push('\n');
+    }
+    shown.push_str(&format!("[{remark}]"));
+}
+
+fn clip(mut text: String) -> String {
+    if text.len() > MOST_GUEST_TEXT {
+        text.truncate(text.floor_char_boundary(MOST_GUEST_TEXT));
+        text.push_str("\n[cut]");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bellglass_protocol::step::OutputStream;
+
+    fn result(status: StepStatus, exit_code: Option<i32>) -> CallResult {
+        CallResult {
+            status,
+            exit_code,
+            signal: None,
+            text: None,
+            error: None,
+            duration_ms: 5,
+            output_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn remarks_stand_below_the_output() {
+        let mut capture = Capture::new();
+        capture.push(OutputStream::Stdout, b"half a line");
+        let shown =
+            |status, code, stopped| of_result(&capture, result(status, code), stopped).output;
+        assert_eq!(shown(StepStatus::Succeeded, Some(0), None), "half a line");
+        assert_eq!(shown(StepStatus::Failed, Some(2), None), "half a line\n[exit code 2]");
+        assert_eq!(
+            shown(StepStatus::Cancelled, None, Some(StopReason::TimeLimit)),
+            "half a line\n[killed: the job's time limit was reached]"
+        );
+    }
+
+    #[test]
+    fn a_guest_cannot_flood_the_record() {
+        let mut long = result(StepStatus::Running, None);
+        long.text = Some("ü".repeat(MOST_GUEST_TEXT));
+        let outcome = of_result(&Capture::new(), long, None);
+        assert!(outcome.output.len() <= MOST_GUEST_TEXT + 10);
+        assert_eq!(outcome.status, StepStatus::Failed);
+    }
+}
