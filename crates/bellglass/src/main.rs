@@ -2,6 +2,10 @@
 //!
 //! The only crate that reads the environment and the configuration file.
 
+// Before all others: it replaces `println!` and `eprintln!` in them.
+#[macro_use]
+mod output;
+
 mod api_client;
 mod cli;
 mod commands;
@@ -32,7 +36,13 @@ fn main() -> std::process::ExitCode {
         }
     };
     let exit = match runtime.block_on(commands::run(arguments)) {
-        Ok(exit) => exit,
+        Ok(exit) => match output::failure() {
+            Some(error) => {
+                eprintln!("bellglass: cannot write to standard output: {error}");
+                Exit::Failure
+            }
+            None => exit,
+        },
         Err(error) => {
             // One line for each cause: the first says what failed, the others why.
             eprintln!("bellglass: {error}");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use bellglass_protocol::event::{EndStatus, Event, EventBody};
 use bellglass_protocol::id::JobId;
 use futures::StreamExt as _;
@@ -10,73 +11,109 @@ use super::Format;
 use crate::api_client::{ApiClient, ApiError};
 use crate::cli;
 use crate::exit::Exit;
+use crate::output::{self, Reader};
 use crate::render::EventPrinter;
 
 pub(super) async fn logs(flags: &cli::Logs, format: Format) -> anyhow::Result<Exit> {
     let client = ApiClient::new(&flags.server)?;
     if flags.follow {
-        return follow(&client, flags.job, format).await;
+        return follow(&client, flags.job, format, WhenUnread::Leave).await;
     }
-    let mut reader = Reader::new(format);
-    reader.read(&client, flags.job, false).await?;
+    let mut log = Log::new(format, WhenUnread::Leave);
+    log.show(&client, flags.job, false).await?;
     Ok(Exit::Success)
+}
+
+/// What to do when the reader of standard output is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhenUnread {
+    Leave,
+    /// Go on silently: how the job ends is still wanted.
+    FollowOn,
 }
 
 /// How often a broken connection is tried again before giving up, a second apart.
 const TRIES: u32 = 30;
 
 /// Follows a job to its end, over broken connections and restarts of the server.
-pub(super) async fn follow(client: &ApiClient, job: JobId, format: Format) -> anyhow::Result<Exit> {
-    let mut reader = Reader::new(format);
+pub(super) async fn follow(
+    client: &ApiClient,
+    job: JobId,
+    format: Format,
+    when_unread: WhenUnread,
+) -> anyhow::Result<Exit> {
+    let mut log = Log::new(format, when_unread);
     let mut tries = 0;
     loop {
-        let before = reader.after;
-        let outcome = reader.read(client, job, true).await;
-        if let Some(status) = reader.end {
+        let before = log.after;
+        let outcome = log.show(client, job, true).await;
+        if let Some(status) = log.end {
             let completed = status == EndStatus::Completed;
             return Ok(if completed { Exit::Success } else { Exit::JobFailed });
         }
-        tries = if reader.after > before { 0 } else { tries + 1 };
+        tries = if log.after > before { 0 } else { tries + 1 };
         match outcome {
-            Err(error @ ApiError::Problem { .. }) => return Err(error.into()),
-            Err(error) if reader.after == 0 || tries > TRIES => return Err(error.into()),
-            _ => tokio::time::sleep(Duration::from_secs(1)).await,
+            Ok(Shown::Unread) => return Ok(Exit::Success),
+            Err(error) => match error.downcast_ref() {
+                Some(ApiError::Unreachable { .. } | ApiError::Broken(_))
+                    if log.after > 0 && tries <= TRIES => {}
+                _ => return Err(error),
+            },
+            Ok(Shown::All) => {}
         }
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
-struct Reader {
+/// How far the server's answer was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    All,
+    /// Nobody reads any more, and there is no reason to stay.
+    Unread,
+}
+
+struct Log {
     format: Format,
+    when_unread: WhenUnread,
     printer: EventPrinter,
     /// Number of the last event shown.
     after: u64,
     end: Option<EndStatus>,
 }
 
-impl Reader {
-    fn new(format: Format) -> Self {
-        Self { format, printer: EventPrinter::for_stdout(), after: 0, end: None }
+impl Log {
+    fn new(format: Format, when_unread: WhenUnread) -> Self {
+        let printer = EventPrinter::for_stdout();
+        Self { format, when_unread, printer, after: 0, end: None }
     }
 
-    async fn read(&mut self, client: &ApiClient, job: JobId, follow: bool) -> Result<(), ApiError> {
+    async fn show(
+        &mut self,
+        client: &ApiClient,
+        job: JobId,
+        follow: bool,
+    ) -> anyhow::Result<Shown> {
         let mut lines = client.log(job, self.after, follow).await?;
         while let Some(line) = lines.next().await {
             let line = line?;
-            let Ok(event) = serde_json::from_str::<Event>(&line) else {
-                // A newer server may know events that we do not; they are shown as they are.
-                println!("{line}");
-                continue;
+            // A newer server may know events that we do not; they are shown as they are.
+            let event = serde_json::from_str::<Event>(&line).ok();
+            let reader = match (&event, self.format) {
+                (Some(event), Format::Text) => self.printer.print(event),
+                (None, _) | (_, Format::Json) => output::write(&format!("{line}\n")),
             };
-            self.after = event.seq;
-            match self.format {
-                Format::Json => println!("{line}"),
-                // Nobody reads any more; the exit code is still wanted.
-                Format::Text => drop(self.printer.print(&event)),
+            let reader = reader.context("cannot write to standard output")?;
+            if let Some(event) = event {
+                self.after = event.seq;
+                if let EventBody::Finished { end } = &event.body {
+                    self.end = Some(end.status);
+                }
             }
-            if let EventBody::Finished { end } = &event.body {
-                self.end = Some(end.status);
+            if reader == Reader::Gone && self.when_unread == WhenUnread::Leave {
+                return Ok(Shown::Unread);
             }
         }
-        Ok(())
+        Ok(Shown::All)
     }
 }

@@ -3,6 +3,7 @@
 mod doctor;
 mod download;
 mod image;
+mod interruption;
 mod jobs;
 mod logs;
 mod run;

@@ -2,7 +2,8 @@
 
 use anyhow::Context as _;
 
-use super::{Format, logs, print_json, read_job};
+use super::logs::{self, WhenUnread};
+use super::{Format, print_json, read_job};
 use crate::api_client::ApiClient;
 use crate::cli;
 use crate::exit::Exit;
@@ -21,7 +22,8 @@ pub(super) async fn submit(flags: &cli::Submit, format: Format) -> anyhow::Resul
         }
         (_, true) => {
             let job = answer["job_id"].as_str().context("the server's answer has no job_id")?;
-            return logs::follow(&client, job.parse()?, format).await;
+            let job = job.parse()?;
+            return logs::follow(&client, job, format, WhenUnread::FollowOn).await;
         }
     }
     Ok(Exit::Success)

@@ -17,6 +17,7 @@ mod limits;
 mod output;
 mod queue;
 mod result;
+mod run_ends;
 mod secrecy;
 mod support;
 mod tools;
