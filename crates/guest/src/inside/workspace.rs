@@ -4,15 +4,16 @@
 //! `RESOLVE_BENEATH`). What is created, renamed or deleted is named by its parent's descriptor and
 //! its last component, so that no path is resolved twice.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use bellglass_protocol::step::{ToolError, check_workspace_path, workspace_relative};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 use super::failure::{failure, not_a_file, path_failure};
 
@@ -45,6 +46,34 @@ pub(super) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
+/// Opens what has this name in a folder of the workspace; a symlink is refused, whenever it came
+/// there.
+pub(super) fn open_child(
+    folder: impl AsFd,
+    name: impl Arg,
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    name.into_with_c_str(|name| resolved(folder.as_fd(), name, flags, resolve))
+}
+
+fn resolved(
+    folder: BorrowedFd<'_>,
+    path: &CStr,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let mut tries = 0;
+    loop {
+        match rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN) if tries < RESOLVE_TRIES => tries += 1,
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
 impl Workspace {
     pub(super) fn open(path: &str) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -56,6 +85,11 @@ impl Workspace {
     /// The path of the workspace as processes of the sandbox see it.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The folder itself, by a descriptor that only names it.
+    pub(super) fn root(&self) -> &OwnedFd {
+        &self.root
     }
 
     /// Checks the words of a path that must name something inside, and makes it plain.
@@ -84,14 +118,7 @@ impl Workspace {
         let path = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let flags = flags | OFlags::CLOEXEC;
-        let mut tries = 0;
-        loop {
-            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
-                Err(Errno::AGAIN) if tries < RESOLVE_TRIES => tries += 1,
-                Err(Errno::INTR) => {}
-                other => return other,
-            }
-        }
+        path.into_with_c_str(|path| resolved(self.root.as_fd(), path, flags, resolve))
     }
 
     /// Opens a plain file for reading; never waits for the other end of a pipe.
@@ -175,5 +202,10 @@ fn plain(path: &str) -> PathBuf {
 }
 
 fn path_of(fd: &OwnedFd) -> io::Result<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+    std::fs::read_link(own_path(fd))
+}
+
+/// A path by which this process reaches exactly what a descriptor stands for.
+pub(super) fn own_path(fd: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }

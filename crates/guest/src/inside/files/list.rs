@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::tool::ListFiles;
-use ignore::DirEntry;
+use rustix::fs::FileType;
 
+use super::LONGEST_TEXT;
 use super::text::{name, shown, size};
-use super::{LONGEST_TEXT, walk};
+use super::walk::{self, Found};
 use crate::inside::failure::failure;
 use crate::inside::tools::Stop;
 use crate::inside::workspace::Workspace;
@@ -26,23 +27,20 @@ pub(super) fn list(
     stop: &Stop,
 ) -> Result<String, ToolError> {
     let start = walk::start(workspace, call.path.as_deref())?;
-    if !start.path.is_dir() {
+    if !start.is_folder() {
         let path = call.path.as_deref().unwrap_or_default();
         return Err(failure("not_a_folder", format!("`{path}` is a file; read_file reads it")));
     }
     let depth = call.depth.unwrap_or(DEFAULT_DEPTH).max(1) as usize;
     let mut tree = Node::default();
     let mut walked = 0;
-    // What cannot be read is left out; the rest is still worth listing.
-    for entry in start.walk(Some(depth)).flatten() {
-        let Ok(relative) = entry.path().strip_prefix(&start.path) else { continue };
+    for found in start.walk(Some(depth)) {
+        let Ok(relative) = found.path.strip_prefix(start.path()) else { continue };
         if stop.is_requested() || walked == MOST_WALKED {
             break;
         }
-        if entry.depth() > 0 {
-            walked += 1;
-            tree.insert(relative.iter(), &entry);
-        }
+        walked += 1;
+        tree.insert(relative.iter(), &found);
     }
     if walked == 0 {
         return Ok("[the folder is empty]\n".into());
@@ -89,7 +87,7 @@ impl Page {
 }
 
 impl Node {
-    fn insert<'a>(&mut self, mut path: impl Iterator<Item = &'a OsStr>, entry: &DirEntry) {
+    fn insert<'a>(&mut self, mut path: impl Iterator<Item = &'a OsStr>, found: &Found) {
         let Some(part) = path.next() else { return };
         let mut node = self;
         let mut last = part;
@@ -97,10 +95,10 @@ impl Node {
             node = node.folders.entry(last.to_owned()).or_default();
             last = part;
         }
-        if entry.file_type().is_some_and(|kind| kind.is_dir()) {
+        if found.kind() == FileType::Directory {
             node.folders.entry(last.to_owned()).or_default();
         } else {
-            node.files.insert(last.to_owned(), note(entry));
+            node.files.insert(last.to_owned(), note(found));
         }
     }
 
@@ -123,14 +121,13 @@ fn line_name(text: &OsStr) -> String {
     shown(name(text.as_bytes()).replace('\n', "␊").as_bytes())
 }
 
-fn note(entry: &DirEntry) -> String {
-    let kind = entry.file_type();
-    if kind.is_some_and(|kind| kind.is_symlink()) {
-        let target = std::fs::read_link(entry.path()).unwrap_or_default();
-        return format!(" -> {}", line_name(target.as_os_str()));
-    }
-    match entry.metadata() {
-        Ok(data) if data.is_file() => format!("  {}", size(data.len())),
+fn note(found: &Found) -> String {
+    match found.kind() {
+        FileType::Symlink => {
+            let target = found.symlink_target().unwrap_or_default();
+            format!(" -> {}", line_name(&target))
+        }
+        FileType::RegularFile => format!("  {}", size(found.stat.st_size as u64)),
         _ => "  (not a plain file)".into(),
     }
 }

@@ -7,6 +7,7 @@ mod move_file;
 pub(super) mod pack;
 mod read;
 pub(super) mod replace;
+mod rules;
 mod search;
 pub(super) mod send;
 mod text;

@@ -1,6 +1,5 @@
 //! `search_files`: lines that match a regular expression, by ripgrep's engine.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,7 +9,7 @@ use bellglass_protocol::tool::SearchFiles;
 use globset::{GlobBuilder, GlobMatcher};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::FileType;
 
 use super::text::{name, shown};
 use super::walk;
@@ -48,27 +47,23 @@ pub(super) fn search(
         .heap_limit(Some(LONGEST_LINE))
         .build();
     let mut page = Page { text: String::new(), matches: 0, skipped: 0, full: false };
-    for entry in start.walk(None).flatten() {
+    for entry in start.walk(None) {
         if page.full || stop.is_requested() {
             break;
         }
-        let path = walk::named(workspace, entry.path());
+        let path = entry.path.as_path();
         let wanted = filter.as_ref().is_none_or(|filter| filter.matches(path));
-        if !wanted || !entry.file_type().is_some_and(|kind| kind.is_file()) {
+        if !wanted || entry.kind() != FileType::RegularFile {
             continue;
         }
         let mut found = Found { page: &mut page, matcher: &matcher, path };
-        let searched =
-            open(entry.path()).and_then(|file| searcher.search_file(&matcher, &file, &mut found));
+        let searched = entry
+            .open()
+            .map_err(io::Error::from)
+            .and_then(|file| searcher.search_file(&matcher, &file, &mut found));
         page.skipped += usize::from(searched.is_err());
     }
     Ok(page.finish())
-}
-
-/// A pipe could have taken the file's name since the walk; it must not be waited for.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(File::from(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
 }
 
 /// A glob over names if it has no `/`, over paths of the workspace otherwise.
