@@ -171,6 +171,10 @@ async fn a_pack_holds_everything_and_follows_nothing() {
 
 #[tokio::test]
 async fn what_cannot_be_read_is_said() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can work on files as somebody else");
+        return;
+    }
     // As in a sandbox where the guest is root but works on files as the tools' user.
     let guest = TestGuest::start_with(|| {
         // SAFETY: changes the file ids of this thread only.
@@ -217,4 +221,47 @@ async fn a_bottomless_folder_is_packed_to_a_bound() {
     assert_eq!(packed.last().unwrap().0.kind, EntryKind::Other);
     assert!(packed[..199].iter().all(|(entry, _)| entry.kind == EntryKind::Folder));
     worker.shell(2, "rm -rf d").await;
+}
+
+#[tokio::test]
+async fn what_its_owner_has_closed_is_packed_with_its_mode() {
+    const OWNER: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can work on files as somebody else");
+        return;
+    }
+    // As in a sandbox where the guest is root but works on files as the tools' user.
+    let guest = TestGuest::start_with(|| {
+        // SAFETY: changes the file ids of this thread only.
+        unsafe { libc::syscall(libc::SYS_setfsuid, OWNER) };
+    });
+    guest.write("closed", "a");
+    guest.write("shut/file", "b");
+    guest.write("seen/file", "c");
+    let workspace = guest.workspace();
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(guest.outside(), everybody).unwrap();
+    for path in ["closed", "shut/file", "shut", "seen/file", "seen", ""] {
+        std::os::unix::fs::chown(workspace.join(path), Some(OWNER), None).unwrap();
+    }
+    for (path, mode) in [("closed", 0o000), ("shut", 0o000), ("seen", 0o400), ("", 0o000)] {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(workspace.join(path), mode).unwrap();
+    }
+    let packed = pack(&guest.connect().await).await;
+    let said: Vec<_> = packed
+        .iter()
+        .map(|(entry, content)| (entry.path.as_str(), entry.mode, content.clone()))
+        .collect();
+    let file = |content: &str| Some(Ok(content.as_bytes().to_vec()));
+    assert_eq!(
+        said,
+        [
+            ("closed", 0o000, file("a")),
+            ("seen", 0o400, None),
+            ("seen/file", 0o644, file("c")),
+            ("shut", 0o000, None),
+            ("shut/file", 0o644, file("b")),
+        ]
+    );
 }

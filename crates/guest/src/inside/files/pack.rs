@@ -1,28 +1,31 @@
 //! The whole workspace as a stream of entries, for the job's result.
 //!
 //! The walk goes by descriptors and follows no symlink. Nothing in the workspace can stop it: what
-//! vanishes, cannot be read or is no file is said and passed over.
+//! vanishes, cannot be read or is no file is said and passed over. What its owner, the tools' user,
+//! closed to itself is opened again: the job is over, and its result matters more than the mode of
+//! a folder that is about to vanish. The entries tell the modes as they were.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use bellglass_protocol::wire::{Entry, EntryKind, Reply};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::send::{described, entry_of, names_in, send_content};
 use super::text::name;
 use crate::inside::transfer::{Frames, Unwanted};
-use crate::inside::workspace::{Workspace, file_type};
+use crate::inside::workspace::{Workspace, file_type, open_child, own_path};
 
 /// Folders below this are not packed: each level costs a descriptor, and no one can use the paths.
 const DEEPEST: usize = 200;
 
-const OPEN_CHILD: OFlags =
-    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+const ENTER: Mode = Mode::RUSR.union(Mode::XUSR);
 
 pub(in crate::inside) struct Packing<'a> {
     frames: &'a Frames,
+    /// Bytes that the workspace's file system holds in all.
+    disk: u64,
 }
 
 /// A folder whose entries are being sent.
@@ -36,10 +39,14 @@ struct Level {
 
 impl<'a> Packing<'a> {
     pub(in crate::inside) fn new(frames: &'a Frames) -> Self {
-        Self { frames }
+        Self { frames, disk: u64::MAX }
     }
 
-    pub(in crate::inside) fn whole(self, workspace: &Workspace) -> Result<(), Unwanted> {
+    pub(in crate::inside) fn whole(mut self, workspace: &Workspace) -> Result<(), Unwanted> {
+        if let Ok(disk) = rustix::fs::fstatvfs(workspace.root()) {
+            self.disk = disk.f_blocks.saturating_mul(disk.f_frsize);
+        }
+        let _ = allow_owner(workspace.root(), ENTER);
         let root = workspace
             .open_beneath("".as_ref(), OFlags::RDONLY | OFlags::DIRECTORY)
             .and_then(|folder| Level::open(folder, String::new()));
@@ -81,18 +88,17 @@ impl<'a> Packing<'a> {
     }
 
     fn file(&self, level: &Level, child: &[u8], entry: Entry) -> Result<(), Unwanted> {
-        // It may have become a pipe since it was looked at, which must not be waited for.
-        let opened = level.open_child(child, OFlags::NONBLOCK).and_then(|fd| {
-            let stat = rustix::fs::fstat(&fd)?;
-            let is_file = file_type(&stat) == FileType::RegularFile;
-            if is_file { Ok((File::from(fd), stat)) } else { Err(Errno::NOENT) }
-        });
-        let error = match opened {
+        let error = match level.open_file(child) {
             Ok((mut file, stat)) => {
-                let entry = described(entry.path, EntryKind::File, &stat);
+                let entry = Entry { mode: entry.mode, ..described(entry.path, entry.kind, &stat) };
                 let bytes = entry.bytes;
                 self.entry(entry)?;
-                send_content(&mut file, bytes, self.frames)?.err()
+                if bytes > self.disk {
+                    // Only holes can be so large. Sent as zeros, they would crowd out the rest.
+                    Some("larger than the sandbox's disk; it is sparse".into())
+                } else {
+                    send_content(&mut file, bytes, self.frames)?.err()
+                }
             }
             Err(error) => {
                 self.entry(entry)?;
@@ -111,10 +117,34 @@ impl Level {
     }
 
     fn child(&self, name: &[u8], path: &str) -> Result<Self, Errno> {
-        Self::open(self.open_child(name, OFlags::DIRECTORY)?, format!("{path}/"))
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        Self::open(self.open_child(name, flags, ENTER)?, format!("{path}/"))
     }
 
-    fn open_child(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        rustix::fs::openat(&self.folder, name, OPEN_CHILD | flags, Mode::empty())
+    fn open_file(&self, name: &[u8]) -> Result<(File, Stat), Errno> {
+        // It may have become a pipe since it was looked at, which must not be waited for.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = self.open_child(name, flags, Mode::RUSR)?;
+        let stat = rustix::fs::fstat(&file)?;
+        let is_file = file_type(&stat) == FileType::RegularFile;
+        if is_file { Ok((File::from(file), stat)) } else { Err(Errno::NOENT) }
     }
+
+    fn open_child(&self, name: &[u8], flags: OFlags, needed: Mode) -> Result<OwnedFd, Errno> {
+        let named = open_child(&self.folder, name, OFlags::PATH)?;
+        // Where this is refused, opening is too and gives the better reason.
+        let _ = allow_owner(&named, needed);
+        open_child(&self.folder, name, flags)
+    }
+}
+
+/// Gives the owner what it took from itself. Follows nothing: the descriptor is the thing itself.
+fn allow_owner(named: &OwnedFd, needed: Mode) -> Result<(), Errno> {
+    let stat = rustix::fs::fstat(named)?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if mode.contains(needed) || file_type(&stat) == FileType::Symlink {
+        return Ok(());
+    }
+    // A descriptor that only names a thing cannot change it, but leads to it.
+    rustix::fs::chmod(own_path(named), mode | needed)
 }
