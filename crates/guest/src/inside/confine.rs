@@ -13,6 +13,10 @@ use super::seccomp;
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
 
+/// Tools let the guest go first where both compete for the sandbox's share of CPU time, so that
+/// hundreds of busy processes cannot keep it from ending them. Among themselves nothing changes.
+const NICENESS: libc::c_int = 19;
+
 pub(super) struct Confinement {
     /// The ids to change to, unless the guest has them already.
     ids: Option<(u32, u32)>,
@@ -91,6 +95,8 @@ impl Confinement {
         // SAFETY: plain system calls on valid arguments; this process is ours to change.
         unsafe {
             prefer_as_victim_of_low_memory();
+            // Being nicer is allowed to all, and going back to none without a privilege.
+            libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICENESS);
             libc::umask(0o022);
             for (resource, limit) in &self.limits {
                 limit_to(*resource, *limit).map_err(|errno| (Stage::Limits, errno))?;
