@@ -41,6 +41,24 @@ pub(super) fn kill_tree(supervisor: libc::pid_t, tool_ids: (u32, u32)) {
     }
 }
 
+/// Ends all that tools have left running and returns once it is gone, or after a few seconds. Does
+/// nothing unless this is the first process, because only then all others belong to tools.
+pub(super) fn kill_all_tools() {
+    if !rustix::process::getpid().is_init() {
+        return;
+    }
+    let start = Instant::now();
+    loop {
+        // SAFETY: takes numbers only. It reaches every process of this namespace at once, except
+        // the first, so nothing that forks can run ahead of it.
+        unsafe { libc::kill(-1, libc::SIGKILL) };
+        if Processes::read().only_first() || start.elapsed() > GIVE_UP {
+            return;
+        }
+        std::thread::sleep(BETWEEN_PASSES);
+    }
+}
+
 /// The last resort: one system call that reaches every process of the tools' user at once, also
 /// those of other calls. It is only right where all such processes belong to this sandbox.
 fn kill_every_tool_process((uid, gid): (u32, u32)) {
@@ -91,6 +109,10 @@ impl Processes {
 
     fn is_alive(&self, pid: libc::pid_t) -> bool {
         self.alive.contains_key(&pid)
+    }
+
+    fn only_first(&self) -> bool {
+        self.alive.keys().all(|pid| *pid == 1)
     }
 
     fn descendants(&self, ancestor: libc::pid_t) -> Vec<libc::pid_t> {

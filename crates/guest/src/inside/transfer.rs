@@ -17,6 +17,7 @@ use super::files::pack::Packing;
 use super::files::replace::Replacement;
 use super::files::send::{list_entries, send_file};
 use super::follow::receipt;
+use super::kill::kill_all_tools;
 use super::workspace::Workspace;
 
 /// Frames between the thread that reads and the wire: enough that neither waits for the other.
@@ -59,7 +60,12 @@ pub(super) async fn list_folder(
 }
 
 pub(super) async fn pack(guest: &Arc<Guest>, wire: Wire) -> Result<(), WireError> {
-    send_frames(guest, wire, |workspace, frames| Packing::new(frames).whole(workspace)).await
+    send_frames(guest, wire, |workspace, frames| {
+        // The job is over. What still runs would change files while they are sent.
+        kill_all_tools();
+        Packing::new(frames).whole(workspace)
+    })
+    .await
 }
 
 async fn send_frames(
