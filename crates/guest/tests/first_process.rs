@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::step::StepStatus;
+use bellglass_protocol::wire::{Reply, Request};
 use serde_json::json;
 use support::{PATIENCE, connect, eventually, succeeded};
 
@@ -54,6 +55,7 @@ async fn inside_the_namespace() {
         home: workspace.to_str().unwrap().into(),
         open_files: 256,
         processes: Some(150),
+        orphaned_after_seconds: None,
     };
     std::thread::spawn(move || bellglass_guest::inside::run(listener, config));
     let worker = connect(&socket).await;
@@ -91,6 +93,12 @@ async fn inside_the_namespace() {
     assert_eq!(processes("Uid:\t54321"), 0, "something survived");
     eventually("all dead are taken away", || processes("State:\tZ") == 0).await;
     assert_eq!(worker.shell(7, "echo well").await.stdout(), "well\n");
+
+    let hidden = "setsid sh -c 'while :; do echo more >> growing; done' > /dev/null 2>&1 & echo on";
+    assert_eq!(worker.shell(8, hidden).await.stdout(), "on\n");
+    let mut packing = worker.ask(&Request::Pack).await;
+    assert!(matches!(packing.reply().await, Reply::Entry { .. }));
+    assert_eq!(processes("Uid:\t54321"), 0, "what is packed may not change any more");
 }
 
 /// How many processes have a line in their status that begins so.

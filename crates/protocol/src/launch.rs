@@ -18,6 +18,8 @@ pub struct LaunchOrder {
     pub cgroup_joins: Vec<String>,
     /// Room for everything that is written inside.
     pub disk: ByteSize,
+    /// Room in /dev/shm, which is memory too and comes on top of `disk`.
+    pub shared_memory: ByteSize,
     pub guest: GuestConfig,
 }
 
@@ -49,6 +51,9 @@ pub struct GuestConfig {
     /// Processes and threads of the tool user. Where the guest is another user its own do not count,
     /// so that a fork bomb leaves it room to end the bomb.
     pub processes: Option<u32>,
+    /// A guest that no worker was connected to for so long ends itself, and with it the sandbox.
+    #[serde(default)]
+    pub orphaned_after_seconds: Option<u64>,
 }
 
 /// What the launcher prints once the guest is on its way.
@@ -66,4 +71,8 @@ pub struct LaunchFailure {
     /// What was being done, such as `mount the overlay`.
     pub stage: String,
     pub error: String,
+    /// The process that was to become the guest, if there is one. It was killed and belongs to
+    /// whoever started the launcher, who must take it away.
+    #[serde(default)]
+    pub pid: Option<i32>,
 }

@@ -4,6 +4,7 @@
 //! confined to) and accepts connections one after the other. A worker that died simply connects
 //! again and asks for its calls by their ids. How the cage around it was built, it does not know.
 
+mod attendance;
 mod calls;
 mod confine;
 mod exchange;
@@ -33,6 +34,7 @@ use bellglass_protocol::mux::{End, multiplex};
 use bellglass_protocol::report::Probe;
 use tokio::net::{UnixListener, UnixStream};
 
+use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
 use workspace::Workspace;
@@ -71,18 +73,27 @@ fn prepare_and_serve(listener: StdUnixListener, config: GuestConfig) -> io::Resu
         .block_on(async { serve(UnixListener::from_std(listener)?, config).await })
 }
 
-/// Serves every connection that comes. Returns only if the guest cannot start.
+/// Serves every connection that comes. Returns only if the guest cannot start, or when it was left
+/// alone for too long.
 pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()> {
     let workspace = Workspace::open(&config.workspace)?;
     let confinement = Arc::new(Confinement::prepare(&config)?);
     // The probe waits for a child of its own, so it comes before the reaper that takes all.
     let probe = probe::look_around(&config, &confinement);
     reaper::start()?;
+    let patience = config.orphaned_after_seconds.map(Duration::from_secs);
     let guest = Arc::new(Guest { config, workspace, calls: Calls::default(), confinement, probe });
+    let attendance = Attendance::new();
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = attendance.missed_for(patience) => {
+                return Err(io::Error::other("no worker has come for too long"));
+            }
+        };
+        match accepted {
             Ok((connection, _)) => {
-                tokio::spawn(serve_connection(guest.clone(), connection));
+                tokio::spawn(serve_connection(guest.clone(), connection, attendance.begin()));
             }
             // Out of descriptors, most likely. Others will end and give theirs back.
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -90,7 +101,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()
     }
 }
 
-async fn serve_connection(guest: Arc<Guest>, connection: UnixStream) {
+async fn serve_connection(guest: Arc<Guest>, connection: UnixStream, attending: Attending) {
     let (mux, mut incoming, driver) = multiplex(connection, End::Guest);
     tokio::spawn(driver);
     while let Some(stream) = incoming.recv().await {
@@ -100,5 +111,5 @@ async fn serve_connection(guest: Arc<Guest>, connection: UnixStream) {
             let _ = exchange::serve(&guest, stream).await;
         });
     }
-    drop(mux);
+    drop((mux, attending));
 }

@@ -39,7 +39,7 @@ fn close_around(order: &LaunchOrder, image: mounts::ImageSource) -> Result<(), F
     bring_up_loopback()?;
 
     let root = mounts::assemble(order, image)?;
-    devices::mount_dev(&root)?;
+    devices::mount_dev(&root, order.shared_memory)?;
     devices::mount_proc(&root)?;
     leave_the_host(&root)?;
     // Files that the guest makes for others must be readable as their makers meant.

@@ -4,6 +4,8 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
+use bellglass_protocol::quantity::ByteSize;
+
 use super::Failed;
 use super::syscalls::{Stage as _, mount};
 
@@ -31,7 +33,7 @@ const COVERED_FOLDERS: [&str; 3] = ["acpi", "scsi", "asound"];
 const READ_ONLY: [&str; 4] = ["sys", "bus", "fs", "irq"];
 
 /// Mounts /dev below the new root. The host's device files must still be reachable.
-pub(super) fn mount_dev(root: &Path) -> Result<(), Failed> {
+pub(super) fn mount_dev(root: &Path, shared_memory: ByteSize) -> Result<(), Failed> {
     let dev = root.join("dev");
     mount("dev", &dev, "tmpfs", QUIET, "mode=0755,size=64k,nr_inodes=64").stage("mount /dev")?;
     for name in DEVICES {
@@ -56,8 +58,8 @@ pub(super) fn mount_dev(root: &Path) -> Result<(), Failed> {
     let shm = dev.join("shm");
     fs::create_dir(&shm).stage("make /dev/shm")?;
     let quiet_data = QUIET | libc::MS_NODEV;
-    mount("shm", &shm, "tmpfs", quiet_data, "mode=1777,size=256m,nr_inodes=4096")
-        .stage("mount /dev/shm")?;
+    let options = format!("mode=1777,size={},nr_inodes=4096", shared_memory.0);
+    mount("shm", &shm, "tmpfs", quiet_data, &options).stage("mount /dev/shm")?;
     fs::set_permissions(&shm, Permissions::from_mode(0o1777))
         .stage("open /dev/shm to everybody")?;
     mount("dev", &dev, "", libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | QUIET, "")

@@ -26,6 +26,8 @@ use syscalls::Stage as _;
 struct Failed {
     stage: String,
     error: io::Error,
+    /// The new process, if there was one already.
+    child: Option<i32>,
 }
 
 pub(crate) fn main() {
@@ -33,7 +35,8 @@ pub(crate) fn main() {
     let (text, code) = match answer {
         Ok(launched) => (serde_json::to_string(&launched), 0),
         Err(failed) => {
-            let failure = LaunchFailure { stage: failed.stage, error: failed.error.to_string() };
+            let Failed { stage, error, child } = failed;
+            let failure = LaunchFailure { stage, error: error.to_string(), pid: child };
             (serde_json::to_string(&failure), 1)
         }
     };
@@ -74,7 +77,7 @@ fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
         .and_then(|()| read_report(report_reader));
     if let Err(failed) = set_up {
         syscalls::kill(child);
-        return Err(failed);
+        return Err(Failed { child: Some(child), ..failed });
     }
     let (enforced, missing) = describe(order);
     Ok(Launched { pid: child, enforced, missing })
@@ -124,9 +127,7 @@ fn read_report(reader: OwnedFd) -> Result<(), Failed> {
     fs::File::from(reader).read_to_string(&mut text).stage("hear from the new process")?;
     match text.split_once('\0') {
         _ if text == "ready" => Ok(()),
-        Some((stage, error)) => {
-            Err(Failed { stage: stage.into(), error: io::Error::other(error.to_owned()) })
-        }
+        Some((stage, error)) => Err(io::Error::other(error.to_owned())).stage(stage),
         None => Err(io::Error::other("it ended without a word")).stage("hear from the new process"),
     }
 }

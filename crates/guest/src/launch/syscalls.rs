@@ -14,7 +14,7 @@ pub(super) trait Stage<T> {
 
 impl<T, E: Into<io::Error>> Stage<T> for Result<T, E> {
     fn stage(self, stage: &str) -> Result<T, Failed> {
-        self.map_err(|error| Failed { stage: stage.into(), error: error.into() })
+        self.map_err(|error| Failed { stage: stage.into(), error: error.into(), child: None })
     }
 }
 

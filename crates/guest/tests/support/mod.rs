@@ -49,6 +49,7 @@ impl TestGuest {
             home: folder.path().to_str().unwrap().into(),
             open_files: 512,
             processes: None,
+            orphaned_after_seconds: None,
         };
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         listener.set_nonblocking(true).unwrap();

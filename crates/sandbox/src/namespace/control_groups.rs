@@ -85,7 +85,8 @@ impl ControlGroups {
         }
     }
 
-    fn folders(&self, name: &str) -> Vec<PathBuf> {
+    /// The folders of a sandbox's groups, if it is started by this process.
+    pub(crate) fn folders(&self, name: &str) -> Vec<PathBuf> {
         let mut folders: Vec<PathBuf> =
             self.parents.iter().map(|(_, parent)| self.folder(parent, name)).collect();
         folders.dedup();
@@ -148,29 +149,6 @@ impl ControlGroups {
         self.folders(name).into_iter().map(|folder| folder.join(file)).collect()
     }
 
-    /// How many processes of the sandbox were ended for want of memory.
-    pub(crate) fn out_of_memory_kills(&self, name: &str) -> u64 {
-        let Some((_, parent)) = self.parents.iter().find(|(each, _)| *each == Controller::Memory)
-        else {
-            return 0;
-        };
-        let file = match self.version {
-            Version::One => "memory.oom_control",
-            Version::Two => "memory.events",
-        };
-        let text = fs::read_to_string(self.folder(parent, name).join(file)).unwrap_or_default();
-        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        count.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
-    }
-
-    /// Removes a sandbox's groups. Its processes must be gone.
-    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
-        for folder in self.folders(name) {
-            remove_group(&folder)?;
-        }
-        Ok(())
-    }
-
     /// Names of all sandboxes of this run folder that have a group.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self
@@ -189,6 +167,21 @@ impl ControlGroups {
         names.dedup();
         names
     }
+}
+
+/// How many processes of a sandbox were ended for want of memory, by its groups.
+pub(crate) fn out_of_memory_kills(groups: &[PathBuf]) -> u64 {
+    // Only the memory controller's group has the one of version 1 or the one of version 2.
+    let files = ["memory.oom_control", "memory.events"];
+    let files = groups.iter().flat_map(|group| files.map(|file| group.join(file)));
+    let text = files.filter_map(|file| fs::read_to_string(file).ok()).next().unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Removes groups whose processes are gone; those that do not exist are fine.
+pub(crate) fn remove(groups: &[PathBuf]) -> io::Result<()> {
+    groups.iter().try_for_each(|group| remove_group(group))
 }
 
 /// Processes of the whole sandbox. Tools are bounded by a limit on their user; if the group's were the

@@ -9,6 +9,8 @@ pub(crate) mod ids;
 mod launcher;
 mod record;
 mod running;
+#[cfg(test)]
+mod tests;
 mod unrecorded;
 
 use std::collections::HashSet;
@@ -86,14 +88,22 @@ impl Backend for NamespaceBackend {
         &self,
         name: &SandboxName,
     ) -> Result<Option<Box<dyn RunningSandbox>>, BackendError> {
-        let folder = self.shared.folder.join(name.as_str());
-        match Record::read(&folder) {
+        match self.shared.record_of(name) {
             Some(record) if record.is_alive() => {
                 self.shared.ids.reserve(record.ids);
                 NamespaceSandbox::boxed(self.shared.clone(), record).map(Some)
             }
             _ => Ok(None),
         }
+    }
+
+    async fn remove(&self, name: &SandboxName) -> Result<(), BackendError> {
+        let (shared, name) = (self.shared.clone(), name.clone());
+        blocking(move || {
+            shared.remove(&name);
+            Ok(())
+        })
+        .await
     }
 
     async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
@@ -120,7 +130,9 @@ impl Shared {
             .map_err(BackendError::io("make the sandbox's control groups"))
             .and_then(|()| launcher::launch(&self.guest, &self.launch_order(order, &folder, ids)))
             .and_then(|launched| {
-                let record = Record::new(order.name.clone(), launched, ids, self.set_up(order));
+                let groups = self.groups.folders(order.name.as_str());
+                let set_up = self.set_up(order);
+                let record = Record::new(order.name.clone(), launched, ids, groups, set_up);
                 record.write(&folder).map_err(BackendError::io("record the sandbox"))?;
                 Ok(record)
             });
@@ -145,6 +157,7 @@ impl Shared {
             ids,
             cgroup_joins: joins.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
             disk: disk_room(&order.limits),
+            shared_memory: shared_memory(&order.limits),
             guest: GuestConfig {
                 workspace: "/workspace".into(),
                 tool_uid: TOOL_ID,
@@ -152,6 +165,7 @@ impl Shared {
                 home: "/home/agent".into(),
                 open_files: order.limits.open_files,
                 processes: Some(order.limits.processes),
+                orphaned_after_seconds: order.orphaned_after.map(|time| time.as_secs().max(1)),
             },
         }
     }
@@ -185,9 +199,16 @@ impl Shared {
         set_up
     }
 
+    fn record_of(&self, name: &SandboxName) -> Option<Record> {
+        Record::read(&self.folder.join(name.as_str()))
+    }
+
     /// Removes the folder and the groups of a sandbox whose processes are gone.
     fn remove_traces(&self, name: &SandboxName) {
-        if let Err(error) = self.groups.remove(name.as_str()) {
+        let mut groups = self.groups.folders(name.as_str());
+        // Those that it was started with may lie elsewhere, if we run in another group now.
+        groups.extend(self.record_of(name).into_iter().flat_map(|record| record.groups));
+        if let Err(error) = control_groups::remove(&groups) {
             tracing::warn!(sandbox = %name, %error, "could not remove its control groups");
         }
         match fs::remove_dir_all(self.folder.join(name.as_str())) {
@@ -199,6 +220,12 @@ impl Shared {
     }
 
     fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
+        // Their ids are taken from now on, not only once somebody asks for them.
+        for record in keep.iter().filter_map(|name| self.record_of(name)) {
+            if record.is_alive() {
+                self.ids.reserve(record.ids);
+            }
+        }
         let folders = fs::read_dir(&self.folder)
             .map_err(BackendError::io("list the sandboxes' folders"))?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -213,7 +240,7 @@ impl Shared {
 
     /// Ends a sandbox that nobody holds, if it still runs, and removes what it used.
     fn remove(&self, name: &SandboxName) {
-        if let Some(record) = Record::read(&self.folder.join(name.as_str())) {
+        if let Some(record) = self.record_of(name) {
             record.kill_and_wait();
             self.ids.give_back(record.ids);
         } else {
@@ -227,6 +254,13 @@ impl Shared {
 /// disk must be met as such, before the kernel ends processes for want of memory.
 fn disk_room(limits: &Limits) -> ByteSize {
     limits.disk.min(ByteSize(limits.memory.0 / 2))
+}
+
+/// Room in /dev/shm, on top of that for files: both together are at most five eighths of the memory,
+/// so that what processes need for themselves is never taken by data alone.
+fn shared_memory(limits: &Limits) -> ByteSize {
+    const MOST: u64 = 256 << 20;
+    ByteSize((limits.memory.0 / 8).min(MOST))
 }
 
 /// Makes a folder that only its owner may enter; one that exists is fine.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bellglass_protocol::launch::{IdMapping, Launched};
@@ -24,6 +24,9 @@ pub(super) struct Record {
     /// When the process started, in the kernel's ticks: with the id it names one process for good.
     start_time: u64,
     pub(super) ids: IdMapping,
+    /// The folders of its control groups. Older records do not have them.
+    #[serde(default)]
+    pub(super) groups: Vec<PathBuf>,
     pub(super) enforced: Vec<String>,
     pub(super) missing: Vec<String>,
 }
@@ -33,6 +36,7 @@ impl Record {
         name: SandboxName,
         launched: Launched,
         ids: IdMapping,
+        groups: Vec<PathBuf>,
         set_up: SetUp,
     ) -> Self {
         let start_time = start_time(launched.pid).unwrap_or(0);
@@ -41,6 +45,7 @@ impl Record {
             pid: launched.pid,
             start_time,
             ids,
+            groups,
             enforced: launched.enforced.into_iter().chain(set_up.enforced).collect(),
             missing: launched.missing.into_iter().chain(set_up.missing).collect(),
         }
@@ -107,7 +112,7 @@ mod tests {
         let pid = std::process::id() as i32;
         let launched = Launched { pid, enforced: vec![], missing: vec![] };
         let name = SandboxName::throwaway();
-        let record = Record::new(name, launched, IdMapping::Single, SetUp::default());
+        let record = Record::new(name, launched, IdMapping::Single, vec![], SetUp::default());
         assert!(record.is_alive());
         assert!(!Record { start_time: record.start_time + 1, ..record.clone() }.is_alive());
         assert!(!Record { pid: i32::MAX, ..record }.is_alive());

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rustix::process::Signal;
@@ -10,8 +11,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use super::record::{Record, WIRE, reap};
-use super::{Shared, blocking};
+use super::{Shared, blocking, control_groups};
 use crate::backend::{BackendError, RunningSandbox, SandboxName, SetUp, WireStream};
+
+/// How long the processes of a killed sandbox may take to be gone. Longer means that one of them
+/// waits in the kernel for a device or a file system that does not answer.
+const ENDING_TIME: Duration = Duration::from_secs(30);
 
 pub(super) struct NamespaceSandbox {
     shared: Arc<Shared>,
@@ -62,7 +67,11 @@ impl RunningSandbox for NamespaceSandbox {
 
     async fn stop(&self) -> Result<(), BackendError> {
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
-        self.gone().await;
+        if tokio::time::timeout(ENDING_TIME, self.gone()).await.is_err() {
+            // Its traces stay, so that a later sweep finds and removes it.
+            let why = format!("the kernel has not ended it within {} s", ENDING_TIME.as_secs());
+            return Err(BackendError::io("end the sandbox")(io::Error::other(why)));
+        }
         let (shared, name, ids) = (self.shared.clone(), self.name.clone(), self.record.ids);
         blocking(move || {
             shared.remove_traces(&name);
@@ -79,7 +88,12 @@ impl RunningSandbox for NamespaceSandbox {
     }
 
     async fn out_of_memory_kills(&self) -> u64 {
-        self.shared.groups.out_of_memory_kills(self.name.as_str())
+        let groups = match self.record.groups.as_slice() {
+            // A record from before they were written down.
+            [] => self.shared.groups.folders(self.name.as_str()),
+            groups => groups.to_vec(),
+        };
+        control_groups::out_of_memory_kills(&groups)
     }
 
     fn set_up(&self) -> SetUp {

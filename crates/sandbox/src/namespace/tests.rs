@@ -1,0 +1,113 @@
+//! What the backend keeps true when launches fail and servers come back.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+
+use bellglass_protocol::launch::{IdMapping, Launched};
+use rustix::fs::CWD;
+
+use super::*;
+use crate::backend::SetUp;
+
+fn order(name: SandboxName, rootfs: PathBuf) -> SandboxOrder {
+    SandboxOrder { name, rootfs, limits: Limits::default(), orphaned_after: None }
+}
+
+/// Children of this process that have ended and were not waited for.
+fn corpses() -> Vec<String> {
+    let own = std::process::id().to_string();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let is_ours = |stat: &String| {
+        let mut fields = stat[stat.rfind(')').unwrap() + 1..].split_whitespace();
+        fields.next() == Some("Z") && fields.next() == Some(&own)
+    };
+    stats.filter(is_ours).collect()
+}
+
+#[tokio::test]
+async fn a_failed_launch_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = NamespaceBackend::new(folder.path().join("sandboxes")).unwrap();
+    let image = folder.path().join("image");
+    for needed in ["dev", "proc", "tmp", "workspace"] {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(image.join(needed)).unwrap();
+    }
+    let name = SandboxName::throwaway();
+    let failed = backend.start(&order(name.clone(), image)).await.err().expect("there is no /etc");
+    assert!(failed.to_string().contains("/etc/hosts"), "{failed}");
+    assert_eq!(corpses(), Vec::<String>::new());
+    assert!(!folder.path().join("sandboxes").join(name.as_str()).exists());
+    let groups = backend.shared.groups.folders(name.as_str());
+    assert!(groups.iter().all(|group| !group.exists()));
+}
+
+#[test]
+fn a_launcher_that_hangs_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = NamespaceBackend::new(folder.path().join("sandboxes")).unwrap();
+    let shared = &backend.shared;
+    let order = order(SandboxName::throwaway(), folder.path().into());
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
+    let mut launch_order = shared.launch_order(&order, folder.path(), IdMapping::Single);
+    // A pipe that nobody reads is waited for when it is opened.
+    launch_order.cgroup_joins = vec![pipe.to_string_lossy().into_owned()];
+    let time = std::time::Duration::from_millis(100);
+    let failed = launcher::launch_within(time, &shared.guest, &launch_order).unwrap_err();
+    assert!(failed.to_string().contains("has not answered"), "{failed}");
+    assert_eq!(corpses(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_sweep_reserves_the_ids_of_what_is_kept() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root gives out ranges of ids");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let backend = NamespaceBackend::new(folder.path().join("sandboxes")).unwrap();
+    let ids = backend.shared.ids.take().unwrap();
+    backend.shared.ids.give_back(ids);
+    let name = SandboxName::throwaway();
+    let launched = Launched { pid: std::process::id() as i32, enforced: vec![], missing: vec![] };
+    let record = Record::new(name.clone(), launched, ids, vec![], SetUp::default());
+    let kept = backend.shared.folder.join(name.as_str());
+    private_folder(&kept).unwrap();
+    record.write(&kept).unwrap();
+    assert_eq!(backend.sweep(&HashSet::from([name])).await.unwrap(), 0);
+    while let Some(given) = backend.shared.ids.take() {
+        assert_ne!(given, ids, "it is in use");
+    }
+}
+
+#[test]
+fn groups_are_removed_from_where_they_were_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = NamespaceBackend::new(folder.path().join("sandboxes")).unwrap();
+    let elsewhere = folder.path().join("another-scope");
+    fs::create_dir(&elsewhere).unwrap();
+    let name = SandboxName::throwaway();
+    let launched = Launched { pid: i32::MAX, enforced: vec![], missing: vec![] };
+    let groups = vec![elsewhere.clone()];
+    let record =
+        Record::new(name.clone(), launched, IdMapping::Single, groups.clone(), SetUp::default());
+    let kept = backend.shared.folder.join(name.as_str());
+    private_folder(&kept).unwrap();
+    record.write(&kept).unwrap();
+    assert_eq!(Record::read(&kept).unwrap().groups, groups);
+    backend.shared.remove(&name);
+    assert!(!elsewhere.exists() && !kept.exists());
+}
+
+#[test]
+fn a_full_disk_comes_before_the_end_of_memory() {
+    for memory in [64 << 20, 256 << 20, 4 << 30, 64 << 30] {
+        let limits =
+            Limits { memory: ByteSize(memory), disk: ByteSize(u64::MAX), ..Limits::default() };
+        assert!(disk_room(&limits).0 + shared_memory(&limits).0 <= memory / 8 * 5);
+    }
+    let limits = Limits { memory: ByteSize(4 << 30), disk: ByteSize(2 << 30), ..Limits::default() };
+    assert_eq!((disk_room(&limits).0, shared_memory(&limits).0), (2 << 30, 256 << 20));
+}
