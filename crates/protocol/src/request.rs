@@ -406,6 +406,30 @@ fn check_files(files: &[InitialFile]) -> Result<(), RequestError> {
             return Err(invalid(&format!("files[{index}].content"), "is not valid base64"));
         }
     }
+    check_places(files)
+}
+
+/// No two files may want one place, and none may want to be the folder of another.
+fn check_places(files: &[InitialFile]) -> Result<(), RequestError> {
+    let place = |file: &InitialFile| -> Vec<String> {
+        let parts = crate::step::workspace_relative(&file.path).split('/');
+        parts.filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()
+    };
+    let mut places: Vec<(Vec<String>, usize)> =
+        files.iter().enumerate().map(|(index, file)| (place(file), index)).collect();
+    // Sorted by their parts, whatever lies below a place comes right after it.
+    places.sort();
+    for pair in places.windows(2) {
+        let [(above, first), (below, second)] = pair else { continue };
+        if below.starts_with(above) {
+            let why = if above == below {
+                format!("names the same file as `files[{first}].path`")
+            } else {
+                format!("lies below `files[{first}].path`, which is a file and not a folder")
+            };
+            return Err(invalid(&format!("files[{second}].path"), &why));
+        }
+    }
     Ok(())
 }
 
@@ -482,6 +506,30 @@ mod tests {
             ),
         ] {
             assert_eq!(code_of(body), code, "{body}");
+        }
+    }
+
+    #[test]
+    fn files_must_not_be_in_each_others_way() {
+        for (paths, pointer) in [
+            (&["a", "b", "ab", "a-b/c", "a.b"][..], None),
+            (&["d/a", "d/b", "d/e/a"], None),
+            (&["a", "b", "a/b"], Some("files[2].path")),
+            (&["a/b/c", "a-b", "a"], Some("files[0].path")),
+            (&["x", "a", "a"], Some("files[2].path")),
+            (&["a", "/workspace/a"], Some("files[1].path")),
+            (&["a/b", "./a//./b"], Some("files[1].path")),
+        ] {
+            let files: Vec<_> = paths
+                .iter()
+                .map(|path| serde_json::json!({ "path": path, "content": "" }))
+                .collect();
+            let steps = serde_json::json!([{ "tool": "shell", "command": "ls" }]);
+            let body = serde_json::json!({ "steps": steps, "files": files }).to_string();
+            let checked = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer());
+            let error = checked.err();
+            assert_eq!(error.as_ref().and_then(RequestError::pointer), pointer, "{paths:?}");
+            assert!(error.is_none_or(|error| error.code() == "invalid_request"));
         }
     }
 
