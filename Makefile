@@ -16,11 +16,13 @@ demo: ## Build everything, run two example jobs, keep serving (ONCE=1: exit afte
 	@scripts/demo.sh
 
 # Everything here uses one profile, so that what one command compiled serves the next. The image
-# is built before the tests because they start real sandboxes; nextest comes last and sums up.
+# is built before the tests because they start real sandboxes; the benchmarks are tried for a few
+# seconds so that they cannot rot unseen; nextest comes last and sums up.
 test: ## Format, lints, licences and all tests
 	@scripts/setup.sh test
 	$(MAKE) --no-print-directory lint
 	$(CARGO) run --quiet --locked --package bellglass -- image build
+	bench/run.sh --smoke
 	$(CARGO) nextest run --workspace --locked
 
 lint: ## Format, lints and licences only

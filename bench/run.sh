@@ -32,10 +32,17 @@ install_missing() {
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     [ ${#missing[@]} -gt 0 ] || return 0
     printf 'bench: installing %s\n' "${missing[*]}"
-    as_root apt-get update --quiet --quiet &&
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes \
-            --no-install-recommends "${missing[@]}" >/dev/null ||
+    local log
+    log=$(mktemp)
+    # A source of somebody else's that does not answer must not keep Debian's from being used.
+    as_root apt-get update --quiet >"$log" 2>&1 || true
+    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
+        --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
+        tail -n 15 "$log" >&2
+        rm -f "$log"
         fail "apt could not install: ${missing[*]}"
+    fi
+    rm -f "$log"
 }
 
 # The peers' Python packages, in an environment of their own below target/.
