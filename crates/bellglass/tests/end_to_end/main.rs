@@ -19,5 +19,7 @@ mod queue;
 mod result;
 mod run_ends;
 mod secrecy;
+mod slow_readers;
+mod stubborn;
 mod support;
 mod tools;
