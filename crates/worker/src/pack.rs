@@ -1,5 +1,7 @@
 //! Packs a workspace into the job's ZIP: streamed from the guest, never whole in memory.
 
+mod allowance;
+
 use std::io::{self, Write};
 
 use bellglass_protocol::event::ResultSummary;
@@ -8,11 +10,13 @@ use bellglass_protocol::wire::{Entry, EntryKind};
 use bellglass_sandbox::client::{ClientError, GuestClient, Packed};
 use bellglass_store::artifacts::{ArtifactError, ArtifactKey, ArtifactWriter, Artifacts};
 use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use zip::write::{SimpleFileOptions, StreamWriter};
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
+use self::allowance::Allowance;
 use crate::zip_names::ZipNames;
 
 #[derive(Debug, thiserror::Error)]
@@ -39,16 +43,29 @@ pub(crate) async fn pack_workspace(
     limit: u64,
     additions: Vec<Addition>,
 ) -> Result<ResultSummary, PackError> {
+    let packing = guest.pack().await?;
+    let pieces = futures::stream::try_unfold(packing, async |mut packing| {
+        Ok(packing.next().await?.map(|packed| (packed, packing)))
+    });
+    let writer = artifacts.writer(ArtifactKey::result(job));
+    pack(Box::pin(pieces), writer, Allowance::new(limit), additions).await
+}
+
+async fn pack(
+    pieces: impl Stream<Item = Result<Packed, ClientError>> + Unpin,
+    writer: ArtifactWriter,
+    allowance: Allowance,
+    additions: Vec<Addition>,
+) -> Result<ResultSummary, PackError> {
     // A few pieces are on their way at most: a slow disk slows the guest down.
     let (sender, receiver) = mpsc::channel(8);
-    let writer = artifacts.writer(ArtifactKey::result(job));
     let zipping = tokio::task::spawn_blocking(move || zip(writer, receiver, additions));
-    let fed = feed(guest, sender, limit).await;
+    let fed = feed(pieces, sender, allowance).await;
     let zipped = zipping.await.expect("the zipping task does not panic");
-    // When the ZIP fails, the feeding ends early for that reason alone.
-    let summary = zipped?;
+    // When the guest fails, the ZIP ends early for that reason alone. The other way round the
+    // feeding just stops.
     fed?;
-    Ok(summary)
+    zipped
 }
 
 enum Piece {
@@ -60,24 +77,18 @@ enum Piece {
 }
 
 async fn feed(
-    guest: &GuestClient,
+    mut pieces: impl Stream<Item = Result<Packed, ClientError>> + Unpin,
     zip: mpsc::Sender<Piece>,
-    limit: u64,
+    mut allowance: Allowance,
 ) -> Result<(), ClientError> {
-    let mut packing = guest.pack().await?;
-    let mut taken = 0u64;
     let mut current = String::new();
     let note = loop {
-        let Some(packed) = packing.next().await? else { break None };
-        match &packed {
-            Packed::Entry(entry) => current.clone_from(&entry.path),
-            Packed::Data(piece) => taken += piece.len() as u64,
-            Packed::FileEnd(_) => {}
+        let Some(packed) = pieces.next().await.transpose()? else { break None };
+        if let Packed::Entry(entry) = &packed {
+            current = printable(&entry.path);
         }
-        if taken > limit {
-            break Some(format!(
-                "{current} and all after it: the workspace is larger than {limit} bytes"
-            ));
+        if let Err(why) = allowance.take(&packed) {
+            break Some(format!("{current} and all after it: {why}"));
         }
         if zip.send(Piece::Packed(packed)).await.is_err() {
             return Ok(());
@@ -85,6 +96,11 @@ async fn feed(
     };
     let _ = zip.send(Piece::Complete { note }).await;
     Ok(())
+}
+
+/// A text of the guest's, fit for a note.
+fn printable(text: &str) -> String {
+    text.chars().take(200).flat_map(char::escape_debug).collect()
 }
 
 fn zip(
@@ -100,9 +116,8 @@ fn zip(
             Some(Piece::Packed(Packed::FileEnd(Some(error)))) => archive.skip_rest(&error),
             Some(Piece::Packed(Packed::FileEnd(None))) => {}
             Some(Piece::Complete { note }) => {
-                if let Some(note) = note {
-                    archive.skipped(note);
-                }
+                // This one is kept also when there are many others.
+                archive.skipped.extend(note);
                 return archive.finish(additions);
             }
             // The guest's side failed and says why there; dropping the writer leaves nothing.
@@ -144,7 +159,7 @@ impl Archive {
         let name = match self.names.admit(&entry.path, is_symlink) {
             Ok(name) => name,
             Err(why) => {
-                self.skipped(format!("{}: {why}", entry.path.escape_debug()));
+                self.skipped(format!("{}: {why}", printable(&entry.path)));
                 return Ok(());
             }
         };
@@ -157,7 +172,10 @@ impl Archive {
             EntryKind::Folder => self.zip.add_directory(name, options)?,
             EntryKind::Symlink { target } => self.zip.add_symlink(name, target, options)?,
             EntryKind::Other => {
-                self.skipped(format!("{name}: neither a file, a folder nor a symlink"));
+                self.skipped(format!(
+                    "{}: neither a file, a folder nor a symlink",
+                    printable(&name)
+                ));
                 return Ok(());
             }
         }
@@ -174,8 +192,7 @@ impl Archive {
 
     fn skip_rest(&mut self, error: &str) {
         if let Some(name) = self.open.take() {
-            let error: String = error.chars().take(200).collect();
-            self.skipped(format!("{name}: not whole: {}", error.escape_debug()));
+            self.skipped(format!("{}: not whole: {}", printable(&name), printable(error)));
         }
     }
 
@@ -245,5 +262,52 @@ impl Write for HashingWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bellglass_protocol::step::ToolError;
+
+    fn entry(path: &str) -> Result<Packed, ClientError> {
+        let (kind, path) = (EntryKind::File, path.into());
+        Ok(Packed::Entry(Entry { path, kind, bytes: 0, mode: 0o644, modified: 0 }))
+    }
+
+    fn data(text: &'static str) -> Result<Packed, ClientError> {
+        Ok(Packed::Data(Bytes::from_static(text.as_bytes())))
+    }
+
+    async fn packed(
+        pieces: impl IntoIterator<Item = Result<Packed, ClientError>>,
+    ) -> Result<ResultSummary, PackError> {
+        let folder = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::local(folder.path()).unwrap();
+        let writer = artifacts.writer(ArtifactKey::result(JobId::generate()));
+        pack(futures::stream::iter(pieces), writer, Allowance::new(10), Vec::new()).await
+    }
+
+    #[tokio::test]
+    async fn the_guests_own_reason_is_told() {
+        let refused = ToolError { code: "io".into(), message: "the disk is on fire".into() };
+        let pieces = [entry("a"), Err(ClientError::Refused(refused))];
+        let error = packed(pieces).await.unwrap_err();
+        assert!(error.to_string().contains("on fire"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_guest_that_sends_too_much_is_cut_off_and_its_work_is_kept() {
+        let hidden = || (0..MOST_SKIPPED).map(|_| entry("../x"));
+        let large = vec![entry("a"), data("12345"), entry("\u{1b}"), data("123456"), entry("c")];
+        for (pieces, entries, note) in [
+            (large, 2, "\\u{1b} and all after it: the workspace is larger"),
+            (hidden().chain([entry("a"), data("12345678901")]).collect(), 1, "a and all after it"),
+        ] {
+            let result = packed(pieces).await.unwrap();
+            assert_eq!(result.entries, entries, "{note}");
+            let last = result.skipped.last().unwrap();
+            assert!(last.starts_with(note), "{last}");
+        }
     }
 }
