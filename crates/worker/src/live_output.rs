@@ -17,6 +17,9 @@ const GATHER: Duration = Duration::from_millis(50);
 /// Output of one step that becomes events; the end of longer output is in the step's record.
 const MOST_LIVE: usize = 64 << 10;
 
+/// Events of output that one step may have. Slow output in small pieces would make more of them.
+const MOST_EVENTS: usize = 500;
+
 /// Sends the head of a step's output to the log while the step runs.
 pub(crate) struct LiveOutput {
     shared: Arc<Shared>,
@@ -32,11 +35,12 @@ struct Shared {
 
 #[derive(Default)]
 struct Gathered {
-    /// Pieces in their order; neighbours from one stream are joined.
+    /// One piece for each stream, in the order in which they first came. A program that changes
+    /// between its streams with every byte must not make an event of every byte.
     pieces: Vec<(OutputStream, Vec<u8>)>,
     taken: usize,
-    /// Whether an event was written for this step.
-    written: bool,
+    /// Events that were made for this step.
+    events: usize,
 }
 
 impl LiveOutput {
@@ -47,17 +51,9 @@ impl LiveOutput {
     }
 
     pub(crate) fn push(&self, stream: OutputStream, bytes: &[u8]) {
-        let mut gathered = self.shared.lock();
-        let bytes = &bytes[..bytes.len().min(MOST_LIVE - gathered.taken)];
-        if bytes.is_empty() {
-            return;
+        if self.shared.lock().push(stream, bytes) == Pushed::Gathered {
+            self.shared.arrived.notify_one();
         }
-        gathered.taken += bytes.len();
-        match gathered.pieces.last_mut() {
-            Some((last, piece)) if *last == stream => piece.extend_from_slice(bytes),
-            _ => gathered.pieces.push((stream, bytes.to_vec())),
-        }
-        self.shared.arrived.notify_one();
     }
 
     /// Stops, and returns the rest as events, to be written together with the step's end. A step
@@ -67,7 +63,7 @@ impl LiveOutput {
         // What it was writing is written when this returns.
         let _ = self.task.await;
         let mut gathered = self.shared.lock();
-        if gathered.written { gathered.take_events(n, Rest::All) } else { Vec::new() }
+        if gathered.events > 0 { gathered.take_events(n, Rest::All) } else { Vec::new() }
     }
 }
 
@@ -84,26 +80,42 @@ enum Rest {
     All,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pushed {
+    Gathered,
+    /// There were bytes or events enough before.
+    LeftOut,
+}
+
 impl Gathered {
+    fn push(&mut self, stream: OutputStream, bytes: &[u8]) -> Pushed {
+        let bytes = &bytes[..bytes.len().min(MOST_LIVE - self.taken)];
+        if bytes.is_empty() || self.events >= MOST_EVENTS {
+            return Pushed::LeftOut;
+        }
+        self.taken += bytes.len();
+        match self.pieces.iter_mut().find(|(known, _)| *known == stream) {
+            Some((_, piece)) => piece.extend_from_slice(bytes),
+            None => self.pieces.push((stream, bytes.to_vec())),
+        }
+        Pushed::Gathered
+    }
+
     fn take_events(&mut self, n: u32, rest: Rest) -> Vec<EventBody> {
-        let mut pieces = std::mem::take(&mut self.pieces);
-        if rest == Rest::Keep
-            && let Some((stream, last)) = pieces.last_mut()
-        {
-            let unfinished = last.split_off(last.len() - unfinished_bytes(last));
-            if !unfinished.is_empty() {
-                self.pieces.push((*stream, unfinished));
+        let mut events = Vec::new();
+        for (stream, mut bytes) in std::mem::take(&mut self.pieces) {
+            if rest == Rest::Keep {
+                let unfinished = bytes.split_off(bytes.len() - unfinished_bytes(&bytes));
+                if !unfinished.is_empty() {
+                    self.pieces.push((stream, unfinished));
+                }
+            }
+            if !bytes.is_empty() && self.events < MOST_EVENTS {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                events.push(EventBody::StepOutput { n, stream, text });
+                self.events += 1;
             }
         }
-        let events: Vec<_> = pieces
-            .into_iter()
-            .filter(|(_, bytes)| !bytes.is_empty())
-            .map(|(stream, bytes)| {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
-                EventBody::StepOutput { n, stream, text }
-            })
-            .collect();
-        self.written |= !events.is_empty();
         events
     }
 }
@@ -140,7 +152,52 @@ async fn send(shared: Arc<Shared>, log: JobLog, n: u32) {
 
 #[cfg(test)]
 mod tests {
+    use super::OutputStream::{Stderr, Stdout};
     use super::*;
+
+    fn taken(gathered: &mut Gathered, rest: Rest) -> Vec<(OutputStream, String)> {
+        let text = |event| match event {
+            EventBody::StepOutput { stream, text, .. } => (stream, text),
+            other => panic!("{other:?}"),
+        };
+        gathered.take_events(1, rest).into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn changing_streams_makes_no_more_events() {
+        let mut gathered = Gathered::default();
+        for _ in 0..1000 {
+            gathered.push(Stderr, b"e");
+            gathered.push(Stdout, b"o");
+        }
+        let expected = [(Stderr, "e".repeat(1000)), (Stdout, "o".repeat(1000))];
+        assert_eq!(taken(&mut gathered, Rest::Keep), expected);
+        assert_eq!(taken(&mut gathered, Rest::All), []);
+    }
+
+    #[test]
+    fn slow_output_has_an_end_too() {
+        let mut gathered = Gathered::default();
+        let mut events = 0;
+        for _ in 0..MOST_EVENTS {
+            gathered.push(Stdout, b"o");
+            gathered.push(Stderr, b"e");
+            events += gathered.take_events(1, Rest::Keep).len();
+        }
+        assert_eq!(events, MOST_EVENTS);
+    }
+
+    #[test]
+    fn each_stream_keeps_its_unfinished_character() {
+        let mut gathered = Gathered::default();
+        gathered.push(Stdout, &"aé".as_bytes()[..2]);
+        gathered.push(Stderr, &"文".as_bytes()[..2]);
+        assert_eq!(taken(&mut gathered, Rest::Keep), [(Stdout, "a".to_owned())]);
+        gathered.push(Stderr, &"文".as_bytes()[2..]);
+        gathered.push(Stdout, &"é".as_bytes()[1..]);
+        let expected = [(Stdout, "é".to_owned()), (Stderr, "文".to_owned())];
+        assert_eq!(taken(&mut gathered, Rest::Keep), expected);
+    }
 
     #[test]
     fn characters_are_not_torn() {
