@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bellglass_protocol::step::OutputStream;
@@ -33,7 +34,12 @@ impl Spool {
     /// Opens a step's spool and feeds what it holds already to `capture`.
     pub(crate) fn open(path: PathBuf, limit: u64, capture: &mut Capture) -> io::Result<Self> {
         let mut spool = Self { path, file: None, bytes: 0, limit };
-        let Ok(file) = File::open(&spool.path) else { return Ok(spool) };
+        let file = match File::open(&spool.path) {
+            Ok(file) => file,
+            // Only this means that nothing was kept so far; any other error hides what was.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(spool),
+            Err(error) => return Err(error),
+        };
         let mut reader = BufReader::new(file);
         let mut good = 0u64;
         while let Some(record) = read_record(&mut reader)? {
@@ -69,9 +75,12 @@ impl Spool {
             Some(file) => file,
             None => {
                 if let Some(folder) = self.path.parent() {
-                    fs::create_dir_all(folder)?;
+                    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
                 }
-                self.file.insert(File::options().create(true).append(true).open(&self.path)?)
+                // What a job says is for nobody else on this machine.
+                let mut options = File::options();
+                let file = options.create(true).append(true).mode(0o600).open(&self.path)?;
+                self.file.insert(file)
             }
         };
         let mut records = Vec::with_capacity(2 * HEADER + kept);
@@ -167,6 +176,28 @@ mod tests {
         let mut all = Vec::new();
         spool.copy_to(&mut all).unwrap();
         assert_eq!(all, b"one two three");
+    }
+
+    #[test]
+    fn only_a_missing_file_is_an_empty_spool() {
+        let folder = tempfile::tempdir().unwrap();
+        let below_a_file = folder.path().join("file/1");
+        fs::write(folder.path().join("file"), "").unwrap();
+        let error = Spool::open(below_a_file, 1000, &mut Capture::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+    }
+
+    #[test]
+    fn only_the_owner_may_look() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("spools/job/1");
+        let mut spool = Spool::open(path.clone(), 1000, &mut Capture::new()).unwrap();
+        spool.write(OutputStream::Stdout, b"secret").unwrap();
+        for (place, mode) in [("spools", 0o700), ("spools/job", 0o700), ("spools/job/1", 0o600)] {
+            let metadata = fs::metadata(folder.path().join(place)).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o777, mode, "{place}");
+        }
     }
 
     #[test]
