@@ -41,6 +41,9 @@ pub enum LiveError {
     /// The sandbox said no.
     #[error("{}", .0.message)]
     Tool(ToolError),
+    /// As many files of this job are on their way as may be at once.
+    #[error("too many files of this job are on their way")]
+    Busy,
     /// The sandbox could not be asked.
     #[error("the sandbox cannot be reached: {0}")]
     Broken(String),

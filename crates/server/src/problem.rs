@@ -53,6 +53,8 @@ pub(crate) enum ApiError {
     /// The sandbox refused; the text is its own and was shortened.
     #[error("the sandbox answered: {0}")]
     RefusedBySandbox(String),
+    #[error("as many files of this job are on their way as its sandbox can serve at once")]
+    SandboxBusy,
     #[error("the job's sandbox cannot be reached")]
     SandboxUnreachable,
     #[error("this server does not answer under the host name `{0}`")]
@@ -107,6 +109,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("not_started", 409, "The sandbox does not run yet"),
     kind("job_ended", 409, "The job has ended"),
     kind("refused_by_sandbox", 409, "The sandbox refused"),
+    kind("sandbox_busy", 503, "The sandbox is busy with other files"),
     kind("sandbox_unreachable", 503, "The sandbox cannot be reached"),
     kind("forbidden_host", 403, "Unknown host name"),
     kind("forbidden_origin", 403, "Called from another site"),
@@ -137,6 +140,7 @@ impl ApiError {
             Self::NotStarted => "not_started",
             Self::JobEnded => "job_ended",
             Self::RefusedBySandbox(_) => "refused_by_sandbox",
+            Self::SandboxBusy => "sandbox_busy",
             Self::SandboxUnreachable => "sandbox_unreachable",
             Self::ForbiddenHost(_) => "forbidden_host",
             Self::ForbiddenOrigin => "forbidden_origin",
@@ -173,9 +177,10 @@ impl ApiError {
 
     fn header(&self) -> Option<(HeaderName, HeaderValue)> {
         Some(match self {
-            Self::ResultNotReady | Self::NotStarted | Self::SandboxUnreachable => {
-                (header::RETRY_AFTER, HeaderValue::from_static("1"))
-            }
+            Self::ResultNotReady
+            | Self::NotStarted
+            | Self::SandboxBusy
+            | Self::SandboxUnreachable => (header::RETRY_AFTER, HeaderValue::from_static("1")),
             Self::Unauthorized => {
                 (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bellglass\""))
             }

@@ -17,7 +17,7 @@ mod spool;
 mod stop;
 mod zip_names;
 
-pub use live::LiveSandboxes;
+pub use live::{LiveSandbox, LiveSandboxes};
 pub use queue::{Worker, WorkerSettings};
 
 use std::path::PathBuf;

@@ -269,6 +269,7 @@ async fn refusal(
             let printable = error.message.chars().filter(|c| !c.is_control());
             ApiError::RefusedBySandbox(printable.take(500).collect())
         }
+        LiveError::Busy => ApiError::SandboxBusy,
         LiveError::Broken(reason) => {
             tracing::warn!(%job, reason, "a sandbox cannot be reached");
             ApiError::SandboxUnreachable

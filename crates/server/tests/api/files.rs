@@ -89,6 +89,7 @@ async fn refusals_of_a_running_workspace() {
         (Method::PUT, "a?executable=perhaps", 400, "invalid_query"),
         (Method::DELETE, "..", 400, "invalid_path"),
         (Method::GET, "broken", 503, "sandbox_unreachable"),
+        (Method::GET, "busy", 503, "sandbox_busy"),
     ] {
         let answer = send(&server, method, &format!("/jobs/{job}/files/{path}"), "x").await;
         assert_eq!(answer.problem(), (status, code.into()), "{path}");

@@ -203,6 +203,9 @@ impl LiveJobs for MapOfFiles {
         if path == "broken" {
             return Err(LiveError::Broken("the wire broke".into()));
         }
+        if path == "busy" {
+            return Err(LiveError::Busy);
+        }
         if path.is_empty() {
             let entries = files.iter().map(|(path, (executable, data))| Entry {
                 path: path.clone(),
