@@ -28,6 +28,9 @@ pub trait Backend: Send + Sync + 'static {
         name: &SandboxName,
     ) -> Result<Option<Box<dyn RunningSandbox>>, BackendError>;
 
+    /// Ends the sandbox of this name, if there is one, and removes every trace of it.
+    async fn remove(&self, name: &SandboxName) -> Result<(), BackendError>;
+
     /// Removes every sandbox, and every trace of one, whose name is not in `keep`. Returns how many.
     async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError>;
 }

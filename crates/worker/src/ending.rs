@@ -7,7 +7,7 @@ use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::memory::memory_document;
 use bellglass_protocol::view::JobStatus;
-use bellglass_sandbox::Sandbox;
+use bellglass_sandbox::{Sandbox, SandboxName};
 use bellglass_store::{Store, StoreError};
 
 use crate::job_log::JobLog;
@@ -88,9 +88,12 @@ pub(crate) async fn finish(
     end: JobEnd,
     sandbox: Option<Sandbox>,
 ) -> Result<(), StoreError> {
-    if let Some(sandbox) = sandbox
-        && let Err(error) = sandbox.destroy().await
-    {
+    let gone = match sandbox {
+        Some(sandbox) => sandbox.destroy().await,
+        // It may have ended together with whoever was about to remove it.
+        None => shared.backend.remove(&SandboxName::of_job(log.job)).await,
+    };
+    if let Err(error) = gone {
         tracing::error!(job = %log.job, %error, "could not remove the sandbox");
     }
     remove_spools(shared, log.job).await;

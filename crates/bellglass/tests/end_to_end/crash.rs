@@ -235,10 +235,8 @@ async fn a_job_whose_end_is_decided_is_not_done_again() {
 
 #[tokio::test]
 async fn a_worker_that_stood_still_does_not_drive_its_job_twice() {
-    let server = TestServer::with(Options {
-        config: "[worker]\nlease = 1\n",
-        ..Options::default()
-    });
+    let server =
+        TestServer::with(Options { config: "[worker]\nlease = 1\n", ..Options::default() });
     let job = server.submit(&counting_job()).await;
     for n in [3, 8, 13] {
         server.wait_for_step(&job, "step.started", n).await;
