@@ -27,8 +27,9 @@ class Server:
     def start(self) -> "Server":
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+                self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
         try:
             self.wait_until_ready()
         except BaseException:
@@ -63,12 +64,24 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.end_workers()
+
+    def end_workers(self) -> None:
+        """uvicorn's workers may outlive the process that started them; a sandbox may not be touched."""
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def get(self, path: str) -> tuple[int, bytes]:
         return ask(self.connect(), "GET", path)
+
+
+class ServerWithWorkers(Server):
+    def end_workers(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def ask(connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None):
@@ -91,7 +104,7 @@ def uvicorn(folder: str, log: pathlib.Path, workers: int, environment: dict[str,
         "--host", "127.0.0.1", "--port", "{port}", "--workers", str(workers),
         "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning",
     ]  # fmt: skip
-    return Server(command, log, environment)
+    return ServerWithWorkers(command, log, environment)
 
 
 def free_port() -> int:
