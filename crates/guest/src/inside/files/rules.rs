@@ -14,11 +14,9 @@ use rustix::fs::{FileType, OFlags};
 
 use crate::inside::workspace::{file_type, open_child};
 
-/// A larger file is taken for something else than rules.
-const LARGEST: usize = 64 << 10;
-
-/// Bytes of rules that are in force together, each of which costs many times its size in memory.
-const MOST_IN_FORCE: usize = 256 << 10;
+/// Bytes of rules that are in force together. In memory they take up to 300 times as much, which
+/// must fit the smallest sandbox; a file that would exceed this is taken for something else.
+const MOST_IN_FORCE: usize = 64 << 10;
 
 /// The rules of the folder that a walk is in and of those above it.
 #[derive(Default)]
@@ -36,8 +34,7 @@ impl Rules {
     /// Adds the rules of a folder, by its path in the workspace. The folder's own descriptor may be
     /// one that only names it.
     pub(super) fn enter(&mut self, folder: impl AsFd, path: &Path) {
-        let text = read(folder).filter(|text| self.in_force + text.len() <= MOST_IN_FORCE);
-        let level = text.and_then(|text| {
+        let level = read(folder, MOST_IN_FORCE - self.in_force).and_then(|text| {
             let mut builder = GitignoreBuilder::new(Path::new("/").join(path));
             for line in text.lines() {
                 // A line that is no pattern means nothing, as in git.
@@ -73,7 +70,7 @@ impl Rules {
     }
 }
 
-fn read(folder: impl AsFd) -> Option<String> {
+fn read(folder: impl AsFd, most: usize) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open_child(folder, c".gitignore", flags).ok()?;
     let stat = rustix::fs::fstat(&file).ok()?;
@@ -82,6 +79,7 @@ fn read(folder: impl AsFd) -> Option<String> {
     }
     let mut text = Vec::new();
     // It may grow while it is read.
-    File::from(file).take(LARGEST as u64 + 1).read_to_end(&mut text).ok()?;
-    (text.len() <= LARGEST).then(|| String::from_utf8_lossy(&text).into_owned())
+    File::from(file).take(most as u64 + 1).read_to_end(&mut text).ok()?;
+    // Bytes that are no text become longer.
+    Some(String::from_utf8_lossy(&text).into_owned()).filter(|text| text.len() <= most)
 }
