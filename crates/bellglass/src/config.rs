@@ -2,18 +2,21 @@
 //!
 //! Every key is documented in `docs/configuration.md`; a test keeps that page current.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits};
+use bellglass_protocol::network::HostRule;
 use bellglass_protocol::quantity::{ByteSize, Seconds};
 use bellglass_protocol::request::{ModelOffer, Offer};
+use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_server::{Secret, ServerSettings};
 use serde::Deserialize;
 
 use crate::cli;
+use crate::host_network::HostNetwork;
 
 /// What `bellglass.toml` may say.
 #[derive(Debug, Default, Deserialize)]
@@ -25,6 +28,7 @@ pub(crate) struct ConfigFile {
     pub(crate) worker: WorkerSection,
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
+    pub(crate) network: NetworkSection,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
     /// What a job may ask for at the most.
@@ -82,6 +86,15 @@ impl Default for ImageSection {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(crate) struct NetworkSection {
+    /// Hosts that the policy `registries` means, beside those that this host's tools use.
+    pub(crate) registries: Vec<String>,
+    /// Addresses that sandboxes may reach although they are not public.
+    pub(crate) private_exceptions: Vec<IpAddr>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct ModelSection {
     pub(crate) base_url: Option<String>,
 }
@@ -133,6 +146,8 @@ pub(crate) struct Environment {
     config_home: Option<PathBuf>,
     has_model_key: bool,
     token: Option<String>,
+    /// The proxy through which this host reaches the world.
+    upstream_proxy: Option<String>,
     pub(crate) cluster: Option<String>,
 }
 
@@ -149,6 +164,9 @@ impl Environment {
             has_model_key: variable("OPENAI_API_KEY").is_some()
                 || variable("ANTHROPIC_API_KEY").is_some(),
             token: std::env::var("BELLGLASS_TOKEN").ok().filter(|token| !token.is_empty()),
+            upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
+                .into_iter()
+                .find_map(|name| std::env::var(name).ok().filter(|proxy| !proxy.is_empty())),
             cluster: variable("KUBECONFIG")
                 .map(|_| "KUBECONFIG".to_owned())
                 .or_else(|| kubeconfig.map(|file| file.display().to_string()))
@@ -195,6 +213,19 @@ impl Config {
             Some(folder) => Ok(folder.clone()),
             None => Ok(self.data_home()?.join("bellglass/images")),
         }
+    }
+
+    /// What sandboxes may reach of the network, as far as the operator decides it.
+    pub(crate) fn network(&self) -> anyhow::Result<HostNetwork> {
+        let section = &self.file.network;
+        let rules: Result<Vec<HostRule>, String> =
+            section.registries.iter().map(|rule| HostRule::parse(rule)).collect();
+        let upstream = self.environment.upstream_proxy.as_deref().map(parse_proxy).transpose()?;
+        Ok(HostNetwork::new(
+            rules.map_err(anyhow::Error::msg).context("`registries` under [network] is wrong")?,
+            section.private_exceptions.clone(),
+            upstream,
+        ))
     }
 
     fn data_home(&self) -> anyhow::Result<&Path> {
@@ -260,6 +291,20 @@ impl Config {
             model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
         }
     }
+}
+
+/// Reads an address such as `http://user:password@proxy.example:3128`.
+fn parse_proxy(text: &str) -> anyhow::Result<UpstreamProxy> {
+    let rest = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let (credentials, place) = match rest.rsplit_once('@') {
+        Some((credentials, place)) => (Some(credentials.to_owned()), place),
+        None => (None, rest),
+    };
+    let (host, port) = place.rsplit_once(':').unwrap_or((place, "80"));
+    let port = port.parse();
+    // The text may hold a password, so it is not shown.
+    let port = port.context("the proxy in the environment is not like http://HOST:PORT")?;
+    Ok(UpstreamProxy { host: host.to_owned(), port, credentials })
 }
 
 fn cores() -> usize {
@@ -333,7 +378,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease \
-                   default base_url memory disk processes cpus open_files time step_time output";
+                   default base_url registries private_exceptions memory disk processes cpus open_files time step_time output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -344,13 +389,15 @@ mod tests {
             "[worker]\n",
             "[image]\n",
             "[model]\n",
+            "[network]\n",
             "[limits]\n",
             "[max_limits]\n",
         ] {
             let error = error_of(&format!("{section}nonsense = 1\n"));
             for key in error.split('`').skip(3).step_by(2) {
                 let known = all.split_whitespace().any(|each| each == key);
-                let is_section = ["server", "worker", "image", "model", "limits", "max_limits"];
+                let is_section =
+                    ["server", "worker", "image", "model", "network", "limits", "max_limits"];
                 assert!(known || is_section.contains(&key), "{key} is missing in this test");
             }
         }

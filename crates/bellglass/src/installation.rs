@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::host_network::HostNetwork;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use bellglass_protocol::id::WorkerId;
@@ -21,6 +22,7 @@ pub(crate) struct Installation {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
+    network: Arc<HostNetwork>,
     data: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
     orphaned_after: Duration,
@@ -35,7 +37,11 @@ pub(crate) fn database(data: &Path) -> PathBuf {
 }
 
 impl Installation {
-    pub(crate) async fn open(data: &Path, images: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn open(
+        data: &Path,
+        images: &Path,
+        network: HostNetwork,
+    ) -> anyhow::Result<Self> {
         let database = database(data);
         let store = SqliteStore::open(&database).await;
         let store = store.with_context(|| format!("cannot open {}", database.display()))?;
@@ -49,6 +55,7 @@ impl Installation {
             backend: Arc::new(backend),
             images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
             live: LiveSandboxes::default(),
+            network: Arc::new(network),
             data: data.to_path_buf(),
             orphaned_after: ORPHANED_AFTER,
         })
@@ -75,6 +82,7 @@ impl Installation {
             self.artifacts.clone(),
             self.backend.clone(),
             self.images.clone(),
+            self.network.clone(),
             self.live.clone(),
         )
     }

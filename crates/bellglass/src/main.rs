@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod config;
 mod exit;
+mod host_network;
 mod installation;
 mod live_files;
 mod logging;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, IsTerminal as _};
 
 use bellglass_protocol::event::{EndStatus, Event, EventBody};
+use bellglass_protocol::network::Verdict;
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::step::StepStatus;
 
@@ -105,6 +106,22 @@ impl EventPrinter {
                     format!(": {} ({})", safe(&error.message), safe(&error.code))
                 });
                 self.line(text, colour, &format!("  {mark} {what} in {time}{error}"));
+            }
+            EventBody::NetworkConnection { connection, count } => {
+                let place = format!("{}:{}", safe(&connection.host), connection.port);
+                let times = if *count > 1 { format!(", {count} times") } else { String::new() };
+                let (colour, what) = match connection.verdict {
+                    Verdict::Allowed => {
+                        let (sent, got) = (connection.bytes_out, connection.bytes_in);
+                        let (sent, got) = (ByteSize(sent), ByteSize(got));
+                        (DIM, format!("reached: {sent} out, {got} in"))
+                    }
+                    Verdict::RefusedByPolicy => (YELLOW, "refused by the job's policy".into()),
+                    Verdict::RefusedPrivateAddress => (YELLOW, "refused: not public".into()),
+                    Verdict::NotResolved => (DIM, "has no address".into()),
+                    Verdict::NotConnected => (DIM, "does not answer".into()),
+                };
+                self.line(text, colour, &format!("⇄ {place} {what}{times}"));
             }
             EventBody::CancelRequested { by } => {
                 self.line(text, YELLOW, &format!("● cancel requested by {}", safe(by)));

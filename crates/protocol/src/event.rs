@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Generation, JobId, WorkerId};
 use crate::job::JobSpec;
+use crate::network::Connection;
 use crate::report::SandboxReport;
 use crate::step::{OutputStream, StepOutcome};
 use crate::tool::ToolCall;
@@ -46,6 +47,13 @@ pub enum EventBody {
     StepOutput { n: u32, stream: OutputStream, text: String },
     #[serde(rename = "step.finished")]
     StepFinished { n: u32, outcome: Box<StepOutcome> },
+    /// The sandbox connected to the world, or was refused. `count` times within a moment.
+    #[serde(rename = "network.connection")]
+    NetworkConnection {
+        #[serde(flatten)]
+        connection: Connection,
+        count: u64,
+    },
     #[serde(rename = "cancel.requested")]
     CancelRequested { by: String },
     /// The workspace was packed and the ZIP is durable.
@@ -71,6 +79,7 @@ impl EventBody {
             Self::StepStarted { .. } => "step.started",
             Self::StepOutput { .. } => "step.output",
             Self::StepFinished { .. } => "step.finished",
+            Self::NetworkConnection { .. } => "network.connection",
             Self::CancelRequested { .. } => "cancel.requested",
             Self::ResultStored { .. } => "result.stored",
             Self::Concluded { .. } => "concluded",

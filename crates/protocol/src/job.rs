@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
 use crate::tool::{Encoding, ToolCall};
 
@@ -57,16 +58,6 @@ pub struct Priority(pub i32);
 impl Priority {
     pub const LOWEST: i32 = -100;
     pub const HIGHEST: i32 = 100;
-}
-
-/// What a sandbox may reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum NetworkPolicy {
-    /// Nothing but its own loopback.
-    #[default]
-    None,
 }
 
 /// How strongly a sandbox is separated from the host; each level includes the ones before it.

@@ -10,6 +10,7 @@ pub mod job;
 pub mod launch;
 pub mod memory;
 pub mod mux;
+pub mod network;
 pub mod quantity;
 pub mod report;
 pub mod request;

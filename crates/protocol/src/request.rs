@@ -4,9 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{
-    InitialFile, IsolationLevel, JobSpec, Limits, NetworkPolicy, OnError, Priority, Work,
-};
+use crate::job::{InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Work};
+use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
 use crate::tool::{Encoding, ToolCall};
 
@@ -38,10 +37,10 @@ pub struct JobRequest {
     pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsRequest>,
-    /// What the sandbox may reach: `none`.
+    /// What the sandbox may reach: `none`, `registries`, `open`, or `{"allow": ["host:port"]}`.
+    /// Steps reach nothing unless they say so; a task reaches the registries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
-    pub network: Option<serde_json::Value>,
+    pub network: Option<NetworkPolicy>,
     /// The least isolation that the job accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -242,7 +241,7 @@ impl JobRequest {
             priority: Priority(priority),
             image,
             limits: self.limits.unwrap_or_default().resolve(offer)?,
-            network: NetworkPolicy::None,
+            network: self.network.unwrap_or_default(),
             isolation: self.isolation.unwrap_or_default(),
             files: self.files,
         })
@@ -250,12 +249,6 @@ impl JobRequest {
 
     fn refuse_what_is_not_here(&self, offer: &Offer) -> Result<(), RequestError> {
         let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
-        if self.network.as_ref().is_some_and(|policy| policy != "none") {
-            return refuse(
-                "network",
-                "sandboxes have no network but their own loopback; use `none`",
-            );
-        }
         if self.desktop == Some(true) {
             return refuse("desktop", "this build has no desktop");
         }
@@ -263,7 +256,10 @@ impl JobRequest {
             return refuse("budget", "this build keeps no budgets; use `limits`");
         }
         if self.repository.is_some() {
-            return refuse("repository", "sandboxes have no network; upload with `files`");
+            return refuse(
+                "repository",
+                "clone it in a step, with `network`, or upload with `files`",
+            );
         }
         if self.webhook.is_some() {
             return refuse("webhook", "this build calls no webhooks; follow `events_url`");
@@ -487,7 +483,16 @@ mod tests {
             (r#"{"steps":[{"tool":"fly"}]}"#, "unknown_tool"),
             (r#"{"steps":[{"tool":"shell","command":"ls","x":1}]}"#, "invalid_request"),
             (r#"{"stepz":[]}"#, "invalid_request"),
-            (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"open"}"#, "not_available"),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"open"}"#, "accepted"),
+            (
+                r#"{"steps":[{"tool":"shell","command":"ls"}],"network":{"allow":["a.b:443"]}}"#,
+                "accepted",
+            ),
+            (
+                r#"{"steps":[{"tool":"shell","command":"ls"}],"network":{"allow":["a b"]}}"#,
+                "invalid_request",
+            ),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"all"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"none"}"#, "accepted"),
             (
                 r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"gvisor"}"#,

@@ -212,6 +212,7 @@ impl JobView {
                     self.failed_steps.push(*n);
                 }
             }
+            EventBody::NetworkConnection { .. } => {}
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
             EventBody::ResultStored { result } => self.result = Some(result.clone()),
             EventBody::Concluded { end } => self.conclusion = Some(end.clone()),

@@ -29,6 +29,9 @@ pub const DATA_CHUNK: usize = 64 << 10;
 /// waits, so a slow or absent worker costs bounded memory and loses nothing.
 pub const OUTPUT_WINDOW: usize = 1 << 20;
 
+/// The port on the sandbox's loopback where its programs find the proxy, their only way out.
+pub const EGRESS_PORT: u16 = 3128;
+
 /// One frame: a kind, a length, and so many bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -167,6 +170,14 @@ pub enum Request {
     /// The whole workspace: for each thing in it [`Reply::Entry`], for a file then data frames and
     /// [`Reply::EntryEnd`]; at last [`Reply::End`].
     Pack,
+}
+
+/// What the guest says with the first frame of a stream that it opens itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "open")]
+pub enum Opening {
+    /// A program connected to the proxy's port. Its bytes follow as they are, without frames.
+    Egress,
 }
 
 /// What the guest answers.

@@ -1,17 +1,18 @@
 //! Speaks to a guest over its wire. Everything it hears is hostile: bounded, checked, timed.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::id::CallId;
-use bellglass_protocol::mux::{End, Mux, MuxError, MuxStream, multiplex};
+use bellglass_protocol::mux::{End, Incoming, Mux, MuxError, MuxStream, multiplex};
 use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{
-    CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, PROTOCOL_VERSION, Receipt, Reply, Request,
-    WireError,
+    CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, Opening, PROTOCOL_VERSION, Receipt, Reply,
+    Request, WireError,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -19,6 +20,7 @@ use futures::{SinkExt as _, Stream, StreamExt as _};
 use tokio_util::codec::Framed;
 
 use crate::backend::WireStream;
+use crate::egress::Egress;
 
 /// How long the guest may be silent in an exchange that needs no tool to run.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -58,12 +60,17 @@ pub struct GuestClient {
 }
 
 impl GuestClient {
-    /// Takes the wire and exchanges greetings.
-    pub async fn connect(wire: Box<dyn WireStream>) -> Result<(Self, Probe), ClientError> {
+    /// Takes the wire and exchanges greetings. What the guest opens itself leads to `egress`.
+    pub async fn connect(
+        wire: Box<dyn WireStream>,
+        egress: Option<Arc<Egress>>,
+    ) -> Result<(Self, Probe), ClientError> {
         let (mux, incoming, driver) = multiplex(wire, End::Worker);
-        // Nothing that a guest opens is wanted yet: dropping the receiver resets its streams.
-        drop(incoming);
         tokio::spawn(driver);
+        // Without a way out the receiver is dropped, and the guest's streams are reset.
+        if let Some(egress) = egress {
+            tokio::spawn(take_openings(incoming, egress));
+        }
         let client = Self { mux };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
         match exchange.reply().await? {
@@ -184,6 +191,23 @@ impl GuestClient {
         let mut exchange = Exchange { frames: Framed::new(stream, FrameCodec::for_worker()) };
         exchange.send(Frame::message(request)).await?;
         Ok(exchange)
+    }
+}
+
+/// Serves the streams that a guest opens. They end with the wire.
+async fn take_openings(mut incoming: Incoming, egress: Arc<Egress>) {
+    while let Some(stream) = incoming.recv().await {
+        let egress = egress.clone();
+        tokio::spawn(async move {
+            let mut frames = Framed::new(stream, FrameCodec::for_worker());
+            let first = tokio::time::timeout(PATIENCE, frames.next()).await;
+            if let Ok(Some(Ok(Frame::Message(text)))) = first
+                && let Ok(Opening::Egress) = serde_json::from_slice(&text)
+            {
+                let parts = frames.into_parts();
+                egress.serve(parts.read_buf.freeze(), parts.io).await;
+            }
+        });
     }
 }
 

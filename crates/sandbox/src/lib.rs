@@ -4,6 +4,7 @@
 
 pub mod backend;
 pub mod client;
+pub mod egress;
 pub mod host;
 pub mod image;
 pub mod namespace;

@@ -101,6 +101,25 @@ fn exact_schemas(document: &mut Value) {
         "oneOf": [{ "type": "integer", "minimum": 0 }, { "type": "string" }],
         "example": "512MiB",
     });
+    schemas["HostRule"] = json!({
+        "description": "A host, with `*.` for all names below it, with a port if only that is meant.",
+        "type": "string",
+        "example": "*.example.com:443",
+    });
+    schemas["NetworkPolicy"] = json!({
+        "description": "What a sandbox may reach.",
+        "oneOf": [
+            { "type": "string", "enum": ["none", "registries", "open"] },
+            {
+                "type": "object",
+                "required": ["allow"],
+                "properties": {
+                    "allow": { "type": "array", "items": { "$ref": "#/components/schemas/HostRule" } },
+                },
+                "additionalProperties": false,
+            },
+        ],
+    });
     schemas["Seconds"] = json!({
         "description": "A number of seconds; a request may also write it as a text such as \"10m\".",
         "oneOf": [{ "type": "number", "exclusiveMinimum": 0 }, { "type": "string" }],

@@ -93,6 +93,7 @@ impl IndexRow {
             | EventBody::StepStarted { .. }
             | EventBody::StepOutput { .. }
             | EventBody::StepFinished { .. }
+            | EventBody::NetworkConnection { .. }
             | EventBody::Concluded { .. }
             | EventBody::ResultStored { .. } => {}
         }

@@ -15,6 +15,7 @@ use crate::pack::{Addition, pack_workspace};
 use crate::queue::Shared;
 use crate::spool;
 use crate::stop::{StopReason, StopSwitch};
+use crate::way_out::WayOut;
 
 /// How long packing may take after the job itself is over.
 const PACKING_TIME: Duration = Duration::from_secs(600);
@@ -54,6 +55,7 @@ pub(crate) async fn conclude(
     spec: &JobSpec,
     ending: Ending,
     sandbox: Option<Sandbox>,
+    way_out: WayOut,
     stop: &StopSwitch,
 ) -> Result<(), StoreError> {
     let (mut status, mut error) = ending.status(spec);
@@ -78,7 +80,7 @@ pub(crate) async fn conclude(
     let end = JobEnd { status, failed_steps: log.view().failed_steps, error };
     events.push(EventBody::Concluded { end: end.clone() });
     log.append(events).await?;
-    finish(shared, log, end, sandbox).await
+    finish(shared, log, end, sandbox, way_out).await
 }
 
 /// Ends the sandbox, and only then says that the job is over.
@@ -87,6 +89,7 @@ pub(crate) async fn finish(
     log: &JobLog,
     end: JobEnd,
     sandbox: Option<Sandbox>,
+    way_out: WayOut,
 ) -> Result<(), StoreError> {
     let gone = match sandbox {
         Some(sandbox) => sandbox.destroy().await,
@@ -96,6 +99,7 @@ pub(crate) async fn finish(
     if let Err(error) = gone {
         tracing::error!(job = %log.job, %error, "could not remove the sandbox");
     }
+    way_out.close().await;
     remove_spools(shared, log.job).await;
     let word = JobStatus::from(end.status).as_str();
     log.append(vec![EventBody::Finished { end }]).await?;

@@ -10,6 +10,7 @@ use bellglass_protocol::quantity::Seconds;
 use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::Encoding;
 use bellglass_protocol::view::JobView;
+use bellglass_sandbox::egress::Egress;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use crate::hands::{HandsError, SandboxHands, describe};
 use crate::job_log::JobLog;
 use crate::queue::Shared;
 use crate::stop::{StopReason, StopSwitch};
+use crate::way_out::WayOut;
 
 /// Drives a claimed job to its end. An error means that the log cannot be written by us: the job is
 /// left as it stands, and whoever claims it next goes on.
@@ -35,10 +37,11 @@ pub(crate) async fn run_job(
     }
     if let Some(end) = view.conclusion {
         // Whoever held the job before came as far as this, and the result is safe.
-        let sandbox = find_sandbox(&shared, &view.spec, &log).await.ok().flatten();
-        return finish(&shared, &log, end, sandbox).await;
+        let sandbox = find_sandbox(&shared, &view.spec, &log, None).await.ok().flatten();
+        return finish(&shared, &log, end, sandbox, WayOut::none()).await;
     }
-    let (ending, sandbox) = match open_sandbox(&shared, &log, &stop).await? {
+    let way_out = WayOut::open(&*shared.network, &log, &view.spec.network).await;
+    let (ending, sandbox) = match open_sandbox(&shared, &log, &stop, way_out.egress()).await? {
         Opened::Sandbox(sandbox) => {
             let ending = work(&shared, &log, &view.spec, &sandbox, &stop).await?;
             (ending, Some(sandbox))
@@ -51,7 +54,7 @@ pub(crate) async fn run_job(
         tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
         return Ok(());
     }
-    conclude(&shared, &log, &view.spec, ending, sandbox, &stop).await
+    conclude(&shared, &log, &view.spec, ending, sandbox, way_out, &stop).await
 }
 
 /// What came of the wish for a sandbox.
@@ -66,11 +69,12 @@ async fn open_sandbox(
     shared: &Shared,
     log: &JobLog,
     stop: &StopSwitch,
+    egress: Option<Arc<Egress>>,
 ) -> Result<Opened, StoreError> {
     let view = log.view();
     let spec = &view.spec;
     if view.sandbox.is_some() {
-        let reason = match find_sandbox(shared, spec, log).await {
+        let reason = match find_sandbox(shared, spec, log, egress.clone()).await {
             Ok(Some(sandbox)) => {
                 tracing::info!(job = %log.job, "found the job's sandbox still running");
                 return Ok(Opened::Sandbox(sandbox));
@@ -98,10 +102,15 @@ async fn open_sandbox(
         })));
     };
     let name = SandboxName::of_job(log.job);
-    let order =
-        SandboxOrder { name, rootfs, limits: spec.limits, orphaned_after: shared.orphaned_after };
+    let order = SandboxOrder {
+        name,
+        rootfs,
+        limits: spec.limits,
+        egress: egress.is_some(),
+        orphaned_after: shared.orphaned_after,
+    };
     let started = Instant::now();
-    match Sandbox::start(&*shared.backend, &order, &spec.image).await {
+    match Sandbox::start(&*shared.backend, &order, &spec.image, egress).await {
         Ok(sandbox) => {
             metrics::histogram!("bellglass_sandbox_start_seconds").record(started.elapsed());
             let report = Box::new(sandbox.report().clone());
@@ -124,9 +133,10 @@ async fn find_sandbox(
     shared: &Shared,
     spec: &JobSpec,
     log: &JobLog,
+    egress: Option<Arc<Egress>>,
 ) -> Result<Option<Sandbox>, String> {
     let name = SandboxName::of_job(log.job);
-    let found = Sandbox::find(&*shared.backend, &name, &spec.image).await;
+    let found = Sandbox::find(&*shared.backend, &name, &spec.image, egress).await;
     found.map_err(|error| describe(&error))
 }
 

@@ -4,6 +4,7 @@
 //! generation under which the job was claimed, so that a worker which lost its lease can do no harm.
 
 mod capture;
+mod connection_log;
 mod ending;
 mod hands;
 mod job;
@@ -15,18 +16,27 @@ mod pack;
 mod queue;
 mod spool;
 mod stop;
+mod way_out;
 mod zip_names;
 
 pub use live::{LiveSandbox, LiveSandboxes};
 pub use queue::{Worker, WorkerSettings};
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use bellglass_sandbox::egress::EgressSettings;
 
 /// Where the root file systems of images are.
 #[async_trait]
 pub trait ImageSource: Send + Sync + 'static {
     /// The root file system of an image, if it was built.
     async fn rootfs(&self, image: &str) -> Option<PathBuf>;
+}
+
+/// What the operator decides about ways out of sandboxes. Asked for once for each job that has one.
+#[async_trait]
+pub trait NetworkSource: Send + Sync + 'static {
+    async fn settings(&self) -> Arc<EgressSettings>;
 }

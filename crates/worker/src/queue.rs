@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::job::run_job;
 use crate::stop::{StopReason, StopSwitch};
-use crate::{ImageSource, LiveSandboxes};
+use crate::{ImageSource, LiveSandboxes, NetworkSource};
 
 /// How a worker works.
 #[derive(Clone, Debug)]
@@ -46,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) artifacts: Arc<Artifacts>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) images: Arc<dyn ImageSource>,
+    pub(crate) network: Arc<dyn NetworkSource>,
     pub(crate) live: LiveSandboxes,
     pub(crate) spools: PathBuf,
     pub(crate) orphaned_after: Option<Duration>,
@@ -73,11 +74,13 @@ impl Worker {
         artifacts: Arc<Artifacts>,
         backend: Arc<dyn Backend>,
         images: Arc<dyn ImageSource>,
+        network: Arc<dyn NetworkSource>,
         live: LiveSandboxes,
     ) -> Self {
         let spools = settings.spools.clone();
         let orphaned_after = Some(settings.orphaned_after);
-        let shared = Shared { store, artifacts, backend, images, live, spools, orphaned_after };
+        let shared =
+            Shared { store, artifacts, backend, images, network, live, spools, orphaned_after };
         Self { settings, shared: Arc::new(shared), held: Arc::default() }
     }
 

@@ -44,7 +44,8 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     let mut interruptions = Interruptions::catch()?;
     // A data folder for this job alone: a server may be using the usual one.
     let data = tempfile::Builder::new().prefix("bellglass-run-").tempdir()?;
-    let installation = Installation::open(data.path(), &config.images(&flags.images)?).await?;
+    let installation =
+        Installation::open(data.path(), &config.images(&flags.images)?, config.network()?).await?;
     let installation = installation.without_successor();
     let request = JobRequest::from_json(&body)?;
     let spec = request.into_spec(&config.offer(installation.backend.level()))?;

@@ -30,7 +30,7 @@ pub(super) async fn serve(
         format!("cannot listen on {listen}; is another server running there? choose another with --listen")
     })?;
     let address = listener.local_addr()?;
-    let installation = Installation::open(&data, &images).await?;
+    let installation = Installation::open(&data, &images, config.network()?).await?;
     let app = App {
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),

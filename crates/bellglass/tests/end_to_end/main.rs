@@ -14,6 +14,7 @@ mod isolation;
 mod job_log;
 mod jobs;
 mod limits;
+mod network;
 mod output;
 mod queue;
 mod result;

@@ -17,6 +17,7 @@ mod output;
 mod probe;
 mod process;
 mod reaper;
+mod relay;
 mod run_process;
 mod seccomp;
 mod supervisor;
@@ -30,9 +31,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bellglass_protocol::launch::GuestConfig;
-use bellglass_protocol::mux::{End, multiplex};
+use bellglass_protocol::mux::{End, Mux, multiplex};
 use bellglass_protocol::report::Probe;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 
 use attendance::{Attendance, Attending};
 use calls::Calls;
@@ -50,6 +52,8 @@ struct Guest {
     /// What a tool process gives up; made once, because nothing can be allocated after a fork.
     confinement: Arc<Confinement>,
     probe: Probe,
+    /// The wire of the worker that connected last.
+    latest_wire: watch::Sender<Option<Mux>>,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -82,8 +86,13 @@ pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()
     let probe = probe::look_around(&config, &confinement);
     reaper::start()?;
     let patience = config.orphaned_after_seconds.map(Duration::from_secs);
-    let guest = Arc::new(Guest { config, workspace, calls: Calls::default(), confinement, probe });
     let attendance = Attendance::new();
+    let latest_wire = watch::Sender::new(None);
+    if config.egress {
+        relay::start(latest_wire.subscribe()).await?;
+    }
+    let calls = Calls::default();
+    let guest = Arc::new(Guest { config, workspace, calls, confinement, probe, latest_wire });
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -104,6 +113,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()
 async fn serve_connection(guest: Arc<Guest>, connection: UnixStream, attending: Attending) {
     let (mux, mut incoming, driver) = multiplex(connection, End::Guest);
     tokio::spawn(driver);
+    guest.latest_wire.send_replace(Some(mux));
     while let Some(stream) = incoming.recv().await {
         let guest = guest.clone();
         tokio::spawn(async move {
@@ -111,5 +121,5 @@ async fn serve_connection(guest: Arc<Guest>, connection: UnixStream, attending: 
             let _ = exchange::serve(&guest, stream).await;
         });
     }
-    drop((mux, attending));
+    drop(attending);
 }

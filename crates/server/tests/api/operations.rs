@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
+use bellglass_store::Store as _;
 
 use crate::harness::{HELLO, Harness, request};
 

@@ -1,0 +1,141 @@
+//! What this host itself knows about the network: its package registries and its proxy.
+//!
+//! No registry is named in this program. Those that the host's own package tools use are the ones
+//! that sandboxes may reach under the policy `registries`, so mirrors are honoured everywhere.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bellglass_protocol::network::HostRule;
+use bellglass_sandbox::egress::{EgressSettings, UpstreamProxy};
+use bellglass_worker::NetworkSource;
+use tokio::sync::OnceCell;
+
+/// Finds out what is not configured when a job first needs it.
+pub(crate) struct HostNetwork {
+    configured: EgressSettings,
+    whole: OnceCell<Arc<EgressSettings>>,
+}
+
+impl HostNetwork {
+    pub(crate) fn new(
+        registries: Vec<HostRule>,
+        private_exceptions: Vec<IpAddr>,
+        upstream: Option<UpstreamProxy>,
+    ) -> Self {
+        let configured = EgressSettings { registries, private_exceptions, upstream };
+        Self { configured, whole: OnceCell::new() }
+    }
+}
+
+#[async_trait]
+impl NetworkSource for HostNetwork {
+    async fn settings(&self) -> Arc<EgressSettings> {
+        let find = || async {
+            let mut settings = self.configured.clone();
+            let found = tokio::task::spawn_blocking(find_registries).await.unwrap_or_default();
+            let shown: Vec<String> = found.iter().map(HostRule::to_string).collect();
+            tracing::info!(hosts = shown.join(" "), "found the registries that this host uses");
+            settings.registries.extend(found);
+            Arc::new(settings)
+        };
+        self.whole.get_or_init(find).await.clone()
+    }
+}
+
+/// The hosts of the registries that apt, pip, npm and cargo use here.
+fn find_registries() -> Vec<HostRule> {
+    let mut texts = apt_sources();
+    texts.extend(ask("npm", &["config", "get", "registry"]));
+    texts.extend(ask("python3", &["-m", "pip", "config", "get", "global.index-url"]));
+    // Where nothing is configured, pip knows best where it looks.
+    const PIP_DEFAULTS: &str = "from pip._internal.models.index import PyPI; \
+        print(PyPI.simple_url, 'https://' + PyPI.file_storage_domain)";
+    texts.extend(ask("python3", &["-c", PIP_DEFAULTS]));
+    texts.extend(cargo_indexes());
+    let mut hosts: Vec<HostRule> = texts
+        .iter()
+        .flat_map(|text| hosts_in(text))
+        .filter_map(|host| HostRule::parse(&host).ok())
+        .collect();
+    hosts.sort_by_key(HostRule::to_string);
+    hosts.dedup();
+    hosts
+}
+
+fn apt_sources() -> Vec<String> {
+    let parts = std::fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten();
+    let parts = parts.map(|entry| entry.path());
+    let files = parts.chain([PathBuf::from("/etc/apt/sources.list")]);
+    files.filter_map(|file| std::fs::read_to_string(file).ok()).map(uncommented).collect()
+}
+
+fn uncommented(text: String) -> String {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What cargo wrote down about the indexes that it has used.
+fn cargo_indexes() -> Vec<String> {
+    let folder = ask("sh", &["-c", "echo \"${CARGO_HOME:-$HOME/.cargo}\""]).unwrap_or_default();
+    let indexes = std::fs::read_dir(PathBuf::from(folder.trim()).join("registry/index"));
+    indexes
+        .into_iter()
+        .flatten()
+        .flatten()
+        .flat_map(|index| {
+            // The folder is named after the index's host, and holds where packages are.
+            let name = index.file_name().to_string_lossy().into_owned();
+            let host = name.rsplit_once('-').map(|(host, _)| format!("https://{host}/"));
+            let content = std::fs::read(index.path().join("config.json"));
+            let content = content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            [host, content.ok()]
+        })
+        .flatten()
+        .collect()
+}
+
+fn ask(program: &str, arguments: &[&str]) -> Option<String> {
+    let output =
+        Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    String::from_utf8(output.stdout).ok()
+}
+
+/// The hosts of all web addresses in a text.
+fn hosts_in(text: &str) -> Vec<String> {
+    text.split("://")
+        .skip(1)
+        .map(|rest| {
+            let end = rest.find(|c: char| {
+                !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '@'))
+            });
+            let place = &rest[..end.unwrap_or(rest.len())];
+            let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+            place.split(':').next().unwrap_or_default().to_owned()
+        })
+        .filter(|host| !host.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_found_in_every_kind_of_text() {
+        for (text, expected) in [
+            ("deb http://mirror.example/debian stable main", vec!["mirror.example"]),
+            ("URIs: https://a.example:8443/x http://b.example", vec!["a.example", "b.example"]),
+            ("https://user:secret@c.example/simple", vec!["c.example"]),
+            ("{\"dl\":\"https://d.example/crates\"}", vec!["d.example"]),
+            ("nothing", vec![]),
+        ] {
+            assert_eq!(hosts_in(text), expected, "{text}");
+        }
+        assert_eq!(uncommented("# http://x.example\ndeb".into()), "deb");
+    }
+}
