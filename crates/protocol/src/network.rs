@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn policies_read_as_documented() {
-        let read = serde_json::from_str::<NetworkPolicy>;
+        let read = |text: &str| serde_json::from_str::<NetworkPolicy>(text);
         assert_eq!(read(r#""open""#).unwrap(), NetworkPolicy::Open);
         let allow = read(r#"{"allow": ["*.example.com:443"]}"#).unwrap();
         assert!(allow.allows("a.example.com", 443, &[]));

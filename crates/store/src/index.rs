@@ -120,9 +120,8 @@ pub(crate) fn now() -> Timestamp {
 mod tests {
     use super::*;
     use bellglass_protocol::event::{EndStatus, JobEnd, ResultSummary};
-    use bellglass_protocol::job::{
-        DEFAULT_IMAGE, IsolationLevel, Limits, NetworkPolicy, OnError, Priority, Work,
-    };
+    use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority, Work};
+    use bellglass_protocol::network::NetworkPolicy;
     use bellglass_protocol::view::JobView;
 
     fn spec() -> JobSpec {

@@ -44,7 +44,7 @@ pub(crate) async fn run_job(
     let (ending, sandbox) = match open_sandbox(&shared, &log, &stop, way_out.egress()).await? {
         Opened::Sandbox(sandbox) => {
             let ending = work(&shared, &log, &view.spec, &sandbox, &stop).await?;
-            (ending, Some(sandbox))
+            (ending, Some(*sandbox))
         }
         Opened::Nothing(ending) => (ending, None),
     };
@@ -59,7 +59,7 @@ pub(crate) async fn run_job(
 
 /// What came of the wish for a sandbox.
 enum Opened {
-    Sandbox(Sandbox),
+    Sandbox(Box<Sandbox>),
     /// There is none, and the job ends.
     Nothing(Ending),
 }
@@ -77,7 +77,7 @@ async fn open_sandbox(
         let reason = match find_sandbox(shared, spec, log, egress.clone()).await {
             Ok(Some(sandbox)) => {
                 tracing::info!(job = %log.job, "found the job's sandbox still running");
-                return Ok(Opened::Sandbox(sandbox));
+                return Ok(Opened::Sandbox(Box::new(sandbox)));
             }
             Ok(None) => "it did not outlive the process that drove it".into(),
             Err(error) => error,
@@ -118,7 +118,7 @@ async fn open_sandbox(
                 let _ = sandbox.destroy().await;
                 return Err(error);
             }
-            Ok(Opened::Sandbox(sandbox))
+            Ok(Opened::Sandbox(Box::new(sandbox)))
         }
         Err(error) => {
             let error = describe(&error);

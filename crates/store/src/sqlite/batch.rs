@@ -140,8 +140,9 @@ mod tests {
     use super::*;
     use crate::index::IndexRow;
     use bellglass_protocol::job::{
-        DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, NetworkPolicy, OnError, Priority, Work,
+        DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
     };
+    use bellglass_protocol::network::NetworkPolicy;
 
     fn large_job() -> Operation {
         let spec = JobSpec {

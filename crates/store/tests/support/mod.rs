@@ -6,8 +6,9 @@ use bellglass_protocol::chain::Verifier;
 use bellglass_protocol::event::{EndStatus, EventBody, JobEnd};
 use bellglass_protocol::id::{JobId, WorkerId};
 use bellglass_protocol::job::{
-    DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, NetworkPolicy, OnError, Priority, Work,
+    DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
 };
+use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::step::OutputStream;
 use bellglass_protocol::tool::{Shell, ToolCall};
 use bellglass_store::Store;
