@@ -58,10 +58,15 @@ pub(crate) async fn conclude(
     way_out: WayOut,
     stop: &StopSwitch,
 ) -> Result<(), StoreError> {
+    // Any other reason to stop is news, even if it came before packing began.
+    let known = match &ending {
+        Ending::Stopped(reason) => Some(*reason),
+        Ending::Concluded(_) | Ending::Broken(_) => None,
+    };
     let (mut status, mut error) = ending.status(spec);
     let mut events = Vec::new();
     if let Some(sandbox) = &sandbox {
-        match pack(shared, log, spec, sandbox, stop).await? {
+        match pack(shared, log, spec, sandbox, stop, known).await? {
             Packed::Result(result) => events.push(EventBody::ResultStored { result }),
             Packed::LeftTo(reason) => {
                 tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
@@ -123,6 +128,7 @@ async fn pack(
     spec: &JobSpec,
     sandbox: &Sandbox,
     stop: &StopSwitch,
+    known: Option<StopReason>,
 ) -> Result<Packed, StoreError> {
     let memory = serde_json::to_vec_pretty(&memory_document(&log.view())).unwrap_or_default();
     let additions = vec![
@@ -131,7 +137,6 @@ async fn pack(
     ];
     let limit = spec.limits.disk.0;
     let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
-    let known = stop.reason();
     let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
     Ok(tokio::select! {
         packed = packing => match packed {

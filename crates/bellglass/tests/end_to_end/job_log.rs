@@ -59,6 +59,7 @@ async fn the_log_is_one_chain_from_scheduled_to_finished() {
             "step.started",
             "step.finished",
             "result.stored",
+            "concluded",
             "finished",
         ]
     );

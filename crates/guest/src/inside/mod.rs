@@ -113,7 +113,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()
 async fn serve_connection(guest: Arc<Guest>, connection: UnixStream, attending: Attending) {
     let (mux, mut incoming, driver) = multiplex(connection, End::Guest);
     tokio::spawn(driver);
-    guest.latest_wire.send_replace(Some(mux));
+    guest.latest_wire.send_replace(Some(mux.clone()));
     while let Some(stream) = incoming.recv().await {
         let guest = guest.clone();
         tokio::spawn(async move {
@@ -121,5 +121,5 @@ async fn serve_connection(guest: Arc<Guest>, connection: UnixStream, attending: 
             let _ = exchange::serve(&guest, stream).await;
         });
     }
-    drop(attending);
+    drop((mux, attending));
 }
