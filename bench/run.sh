@@ -61,7 +61,12 @@ make_environment() {
 choose_binary() {
     binary=${BELLGLASS_BINARY:-target/release/bellglass}
     if [ -z "${BELLGLASS_BINARY:-}" ] && [ "$smoke" = yes ]; then
-        binary=$(ls -t target/release/bellglass target/debug/bellglass 2>/dev/null | head -n 1)
+        binary=
+        for candidate in target/release/bellglass target/debug/bellglass; do
+            if [ -x "$candidate" ] && { [ -z "$binary" ] || [ "$candidate" -nt "$binary" ]; }; then
+                binary=$candidate
+            fi
+        done
     fi
     [ -x "$binary" ] || fail "there is no ${binary:-build of bellglass}; run 'make build' first"
 }
