@@ -1,7 +1,7 @@
 //! Builds the guest as a static executable, so that the one binary can carry it.
 //!
 //! It is built by a cargo of its own, in a folder of its own, because it needs another profile and
-//! static linking. Every profile of the host build shares that folder, so it is built once.
+//! static linking. What is released carries a small guest, other builds one that compiles fast.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,9 +32,12 @@ fn build_guest(root: &Path) -> PathBuf {
     let musl = format!("{architecture}-unknown-linux-musl");
     let target = if has_target(&musl) { musl } else { format!("{architecture}-unknown-linux-gnu") };
 
+    let released = env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    let profile = if released { "guest" } else { "guest-dev" };
+
     let mut cargo = Command::new(env::var_os("CARGO").expect("set by cargo"));
     cargo.current_dir(root).args(["build", "--quiet", "--locked", "--package", "bellglass-guest"]);
-    cargo.args(["--profile", "guest", "--target", &target, "--target-dir"]).arg(&target_folder);
+    cargo.args(["--profile", profile, "--target", &target, "--target-dir"]).arg(&target_folder);
     // What cargo set for this build script describes another build.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
@@ -46,7 +49,7 @@ fn build_guest(root: &Path) -> PathBuf {
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
     let status = cargo.status().expect("cargo can be started");
     assert!(status.success(), "the guest could not be built");
-    target_folder.join(target).join("guest/bellglass-guest")
+    target_folder.join(target).join(profile).join("bellglass-guest")
 }
 
 /// Where cargo keeps what it builds: the part of `OUT_DIR` above the profile's folder.
