@@ -2,6 +2,7 @@
 //!
 //! Every key is documented in `docs/configuration.md`; a test keeps that page current.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -185,7 +186,7 @@ impl Config {
                 let text = text.with_context(|| format!("cannot read {}", path.display()))?;
                 parse(&text, path)?
             }
-            None => match expected_files(&environment).into_iter().find_map(read_if_there) {
+            None => match first_of(expected_files(&environment))? {
                 Some((path, text)) => parse(&text, &path)?,
                 None => ConfigFile::default(),
             },
@@ -281,15 +282,17 @@ impl Config {
     }
 
     /// What jobs are offered here.
-    pub(crate) fn offer(&self, isolation: IsolationLevel) -> Offer {
+    pub(crate) fn offer(&self, isolation: IsolationLevel) -> anyhow::Result<Offer> {
         let defaults = self.file.limits;
-        Offer {
+        let offer = Offer {
             defaults,
             maxima: self.file.max_limits.complete(&defaults),
             default_image: self.file.image.default.clone(),
             isolation,
             model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
-        }
+        };
+        offer.check().context("[limits] or [max_limits] in bellglass.toml is wrong")?;
+        Ok(offer)
     }
 }
 
@@ -319,9 +322,20 @@ fn expected_files(environment: &Environment) -> Vec<PathBuf> {
     files
 }
 
-fn read_if_there(path: PathBuf) -> Option<(PathBuf, String)> {
-    let text = std::fs::read_to_string(&path).ok()?;
-    Some((path, text))
+/// The first file that is there. One that is there and cannot be read may hold a token, so the
+/// server must not start as if there were none.
+fn first_of(files: Vec<PathBuf>) -> anyhow::Result<Option<(PathBuf, String)>> {
+    for path in files {
+        match std::fs::read_to_string(&path) {
+            Ok(text) => return Ok(Some((path, text))),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Reads the text of a file. An error names the file, the line and the column.
@@ -358,6 +372,28 @@ mod tests {
         let file = parse("", Path::new("x")).unwrap();
         assert_eq!(file.server.listen, "127.0.0.1:8000");
         assert_eq!(file.limits, Limits::default());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("none.toml");
+        let broken = folder.path().join("bellglass.toml");
+        std::fs::write(&broken, b"token = \"\xff\"").unwrap();
+        let error = first_of(vec![missing.clone(), broken.clone()]).unwrap_err().to_string();
+        assert!(error.contains("bellglass.toml"), "{error}");
+        assert!(first_of(vec![folder.path().to_owned()]).is_err());
+        assert!(first_of(vec![missing, broken.join("below")]).unwrap().is_none());
+    }
+
+    #[test]
+    fn limits_that_nothing_could_run_with_are_refused() {
+        for wrong in ["[limits]\ncpus = nan", "[limits]\nmemory = 0", "[max_limits]\nprocesses = 0"]
+        {
+            let file = parse(wrong, Path::new("bellglass.toml")).unwrap();
+            let config = Config { file, environment: Environment::default() };
+            assert!(config.offer(IsolationLevel::Namespace).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl EventPrinter {
 }
 
 /// What comes out of a sandbox must not command the terminal it is shown on.
-fn safe(text: &str) -> String {
+pub(crate) fn safe(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::{InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Work};
 use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
+use crate::request_shape::{self, Expected, ShapeFault};
 use crate::tool::{Encoding, ToolCall};
 
 /// What a client may send. Exactly one of `task`, `prompt` and `steps` is needed.
@@ -56,15 +57,25 @@ pub struct JobRequest {
     /// Reserved: a hard budget of a task. Refused until this build can keep one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub budget: Option<serde_json::Value>,
+    pub budget: Option<Reserved>,
     /// Reserved: a repository to clone. Refused until this build can reach one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub repository: Option<serde_json::Value>,
+    pub repository: Option<Reserved>,
     /// Reserved: an address to call at the end. Refused until this build can call one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
-    pub webhook: Option<serde_json::Value>,
+    pub webhook: Option<Reserved>,
+}
+
+/// The value of a field that is refused whatever it says, so nothing of it is kept.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Reserved;
+
+impl<'de> Deserialize<'de> for Reserved {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
 }
 
 /// Limits that differ from the defaults.
@@ -164,10 +175,10 @@ impl RequestError {
     }
 }
 
-const MOST_STEPS: usize = 10_000;
 const LONGEST_TASK: usize = 1 << 20;
 const LONGEST_NAME: usize = 200;
-const MOST_FILES: usize = 1_000;
+const EXPECTED: Expected<'_> =
+    Expected { tools: &ToolCall::NAMES, most_steps: 10_000, most_files: 1_000 };
 
 impl JobRequest {
     /// Reads a request from the bytes of a body.
@@ -175,18 +186,23 @@ impl JobRequest {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(RequestError::InvalidJson("it is empty".into()));
         }
-        // Syntax first, so that a broken document is told apart from a wrong field.
-        let value: serde_json::Value = serde_json::from_slice(body)
-            .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
-        if let Some(pointer) = list_for_object(&value) {
-            let place = if pointer.is_empty() { "the body" } else { &pointer };
-            let message = format!("{place} must be a JSON object");
-            return Err(RequestError::InvalidField { pointer, message });
-        }
-        if let Some((step, name)) = unknown_tool(&value) {
-            return Err(RequestError::UnknownTool { step, name });
-        }
-        serde_path_to_error::deserialize(value).map_err(|error| {
+        request_shape::check(body, &EXPECTED).map_err(|fault| match fault {
+            ShapeFault::Syntax(error) => RequestError::InvalidJson(error),
+            ShapeFault::NotAnObject(pointer) => {
+                let place = if pointer.is_empty() { "the body" } else { &pointer };
+                let message = format!("{place} must be a JSON object");
+                RequestError::InvalidField { pointer, message }
+            }
+            ShapeFault::UnknownTool { index, name } => {
+                RequestError::UnknownTool { step: index + 1, name }
+            }
+            ShapeFault::TooMany { list: "files" } => {
+                invalid("files", "has more than 1000 files; upload a ZIP and unpack it")
+            }
+            ShapeFault::TooMany { list } => invalid(list, "has more than 10000 items"),
+        })?;
+        let mut deserializer = serde_json::Deserializer::from_slice(body);
+        serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
             let pointer = error.path().to_string();
             let pointer = if pointer == "." { String::new() } else { pointer };
             let place = if pointer.is_empty() { String::new() } else { format!(" in `{pointer}`") };
@@ -277,6 +293,31 @@ impl JobRequest {
     }
 }
 
+impl From<Limits> for LimitsRequest {
+    fn from(limits: Limits) -> Self {
+        Self {
+            memory: Some(limits.memory),
+            disk: Some(limits.disk),
+            processes: Some(limits.processes),
+            cpus: Some(limits.cpus),
+            open_files: Some(limits.open_files),
+            time: Some(limits.time),
+            step_time: Some(limits.step_time),
+            output: Some(limits.output),
+        }
+    }
+}
+
+impl Offer {
+    /// Whether a job could be given these limits, whoever asks: they must be large enough to run
+    /// anything, and must be numbers.
+    pub fn check(&self) -> Result<(), RequestError> {
+        LimitsRequest::from(self.maxima).resolve(self)?;
+        let within = Self { maxima: self.defaults, ..self.clone() };
+        LimitsRequest::from(self.defaults).resolve(&within).map(|_| ())
+    }
+}
+
 impl LimitsRequest {
     fn resolve(self, offer: &Offer) -> Result<Limits, RequestError> {
         let (defaults, maxima) = (&offer.defaults, &offer.maxima);
@@ -305,6 +346,7 @@ impl LimitsRequest {
     }
 }
 
+/// One limit of a job. What the job does not name is the default, within what is allowed.
 fn pick<T: PartialOrd + Copy + std::fmt::Display>(
     field: &str,
     wanted: Option<T>,
@@ -312,7 +354,7 @@ fn pick<T: PartialOrd + Copy + std::fmt::Display>(
     default: T,
     most: T,
 ) -> Result<T, RequestError> {
-    let Some(wanted) = wanted else { return Ok(default) };
+    let Some(wanted) = wanted else { return Ok(if default > most { most } else { default }) };
     // Written so that a NaN fails too.
     if wanted >= least && wanted <= most {
         Ok(wanted)
@@ -328,34 +370,6 @@ fn invalid(pointer: &str, message: &str) -> RequestError {
     }
 }
 
-/// Where a list stands in place of an object. Serde would read the list's items as the fields in
-/// their order of declaration, which nobody means.
-fn list_for_object(body: &serde_json::Value) -> Option<String> {
-    let is_wrong = |value: &serde_json::Value| !value.is_object() && !value.is_null();
-    if !body.is_object() {
-        return Some(String::new());
-    }
-    if body.get("limits").is_some_and(is_wrong) {
-        return Some("limits".into());
-    }
-    for list in ["files", "steps"] {
-        let items = body.get(list).and_then(serde_json::Value::as_array);
-        if let Some(index) = items.and_then(|items| items.iter().position(is_wrong)) {
-            return Some(format!("{list}[{index}]"));
-        }
-    }
-    None
-}
-
-fn unknown_tool(body: &serde_json::Value) -> Option<(usize, String)> {
-    let steps = body.get("steps")?.as_array()?;
-    steps.iter().enumerate().find_map(|(index, step)| {
-        let name = step.get("tool")?.as_str()?;
-        let known = ToolCall::NAMES.contains(&name);
-        (!known).then(|| (index + 1, name.chars().take(64).collect()))
-    })
-}
-
 fn check_task(task: &str) -> Result<(), RequestError> {
     if task.trim().is_empty() {
         return Err(invalid("task", "is empty; say what is to be done"));
@@ -369,9 +383,6 @@ fn check_task(task: &str) -> Result<(), RequestError> {
 fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
     if steps.is_empty() {
         return Err(invalid("steps", "is empty; give at least one step"));
-    }
-    if steps.len() > MOST_STEPS {
-        return Err(invalid("steps", "has more than 10000 steps"));
     }
     for (index, step) in steps.iter().enumerate() {
         let (field, text) = match step {
@@ -391,9 +402,6 @@ fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
 }
 
 fn check_files(files: &[InitialFile]) -> Result<(), RequestError> {
-    if files.len() > MOST_FILES {
-        return Err(invalid("files", "has more than 1000 files; upload a ZIP and unpack it"));
-    }
     for (index, file) in files.iter().enumerate() {
         if let Err(why) = crate::step::check_workspace_path(&file.path) {
             return Err(invalid(&format!("files[{index}].path"), why));
@@ -552,5 +560,14 @@ mod tests {
         let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer()).unwrap();
         assert_eq!(spec.limits.memory, ByteSize::mib(64));
         assert_eq!(spec.limits.processes, Limits::default().processes);
+    }
+
+    #[test]
+    fn no_job_gets_more_than_is_allowed_by_naming_nothing() {
+        let body = r#"{"steps":[{"tool":"shell","command":"ls"}]}"#;
+        let maxima = Limits { memory: ByteSize::mib(512), ..Limits::default() };
+        let offer = Offer { maxima, ..offer() };
+        let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer).unwrap();
+        assert_eq!(spec.limits.memory, ByteSize::mib(512));
     }
 }

@@ -10,6 +10,7 @@ mod controllers;
 mod event_log;
 mod extract;
 mod guard;
+mod leftovers;
 mod links;
 mod live;
 mod metrics;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::DEFAULT_IMAGE;
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::request::RequestError;
 use bellglass_store::StoreError;
@@ -161,7 +162,11 @@ impl ApiError {
     fn hint(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             Self::ImageNotFound(name) => {
-                format!("Build it on the server with `bellglass image build {name}`; `bellglass image list` shows what is there.").into()
+                let how = match name.as_str() {
+                    DEFAULT_IMAGE => "bellglass image build",
+                    _ => "bellglass image build --recipe FILE",
+                };
+                format!("Build it on the server with `{how}`; `bellglass image list` shows what is there.").into()
             }
             Self::UnsupportedMediaType(_) => "Send the header Content-Type: application/json; with curl: -H \"Content-Type: application/json\".".into(),
             Self::ResultNotReady => "Follow `events_url` until the event `finished`, or ask `status_url` again.".into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +15,7 @@ use crate::controllers::{
     cancel, events, files, jobs, memory, operations, pages, result, schedule, status, steps,
 };
 use crate::guard::{Guard, protect, put_protective_headers};
+use crate::leftovers::discard_after_refusal;
 use crate::metrics::{Metrics, measure};
 use crate::problem::ApiError;
 use crate::{App, Server, SharedServer, openapi};
@@ -67,6 +68,7 @@ pub(crate) fn build(app: App, stopping: CancellationToken) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(guard, protect))
+        .layer(from_fn(discard_after_refusal))
         .layer(from_fn_with_state(server.clone(), measure))
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(server)

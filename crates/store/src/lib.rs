@@ -74,6 +74,17 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<SealedEvent>, StoreError>;
 
+    /// Lines of a job's log after number `after`, as they lie in the database, whatever is in them.
+    async fn lines_after(
+        &self,
+        job: JobId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError>;
+
+    /// Where a job's log ends according to the index, which is written together with it.
+    async fn end_of_log(&self, job: JobId) -> Result<LogEnd, StoreError>;
+
     /// The job as folded from all its events.
     async fn job(&self, job: JobId) -> Result<JobView, StoreError>;
 
@@ -143,4 +154,11 @@ pub struct JobSummary {
     pub scheduled_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
+}
+
+/// The end of a log: the number and the hash of its last line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEnd {
+    pub seq: u64,
+    pub hash: String,
 }

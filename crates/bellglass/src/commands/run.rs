@@ -48,7 +48,7 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
         Installation::open(data.path(), &config.images(&flags.images)?, config.network()?).await?;
     let installation = installation.without_successor();
     let request = JobRequest::from_json(&body)?;
-    let spec = request.into_spec(&config.offer(installation.backend.level()))?;
+    let spec = request.into_spec(&config.offer(installation.backend.level())?)?;
     anyhow::ensure!(
         installation.images.exists(&spec.image).await,
         "there is no image named `{}`; build it with `bellglass image build`",

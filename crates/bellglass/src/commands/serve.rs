@@ -35,7 +35,7 @@ pub(super) async fn serve(
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),
         live: Arc::new(LiveFiles(installation.live.clone())),
-        offer: config.offer(installation.backend.level()),
+        offer: config.offer(installation.backend.level())?,
         images: installation.images.clone(),
         settings,
         other_metrics: crate::telemetry::count()?,

@@ -144,11 +144,11 @@ pub(crate) async fn write(
     FilePath(path): FilePath,
     Parameters(parameters): Parameters<WriteParameters>,
     headers: HeaderMap,
-    mut body: Body,
+    body: Body,
 ) -> Result<StatusCode, ApiError> {
     let limit = server.app.settings.upload_limit;
     let path = checked(&path)?;
-    refuse_declared_length(&headers, &mut body, limit).await?;
+    refuse_declared_length(&headers, limit)?;
     let executable = parameters.executable.unwrap_or(false);
     let (data, too_large) = limited_stream(body, limit);
     let written = server.app.live.write(job, path, executable, data).await;

@@ -24,7 +24,7 @@ use sqlx::SqlitePool;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::index::{IndexRow, now};
-use crate::{Change, ClaimedJob, JobFilter, JobPage, Store, StoreError};
+use crate::{Change, ClaimedJob, JobFilter, JobPage, LogEnd, Store, StoreError};
 use operation::{Append, Cancel, Claim, NewJob, Operation, Pending, Renew};
 
 /// How many changes a listener may lie behind before it has to look at the log again.
@@ -134,6 +134,19 @@ impl Store for SqliteStore {
         limit: u32,
     ) -> Result<Vec<SealedEvent>, StoreError> {
         reads::events_after(&self.readers, job, after, limit).await
+    }
+
+    async fn lines_after(
+        &self,
+        job: JobId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        reads::lines_after(&self.readers, job, after, limit).await
+    }
+
+    async fn end_of_log(&self, job: JobId) -> Result<LogEnd, StoreError> {
+        reads::end_of_log(&self.readers, job).await
     }
 
     async fn job(&self, job: JobId) -> Result<JobView, StoreError> {

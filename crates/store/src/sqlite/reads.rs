@@ -1,6 +1,6 @@
 //! What readers ask: events, one job, lists, counts. Never waits for the writer.
 
-use bellglass_protocol::chain::SealedEvent;
+use bellglass_protocol::chain::{LinkHash, SealedEvent};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::view::{JobStatus, JobView};
 use futures::TryStreamExt as _;
@@ -10,7 +10,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqlitePool};
 use super::rows::{integer, job_id, moment, natural, status};
 use crate::line::read_line;
 use crate::title::SHORTENED;
-use crate::{JobFilter, JobPage, JobSummary, StoreError};
+use crate::{JobFilter, JobPage, JobSummary, LogEnd, StoreError};
 
 /// Folds a job from its log. The log is streamed, so a long one costs time but not memory.
 pub(super) async fn job(readers: &SqlitePool, job: JobId) -> Result<JobView, StoreError> {
@@ -34,6 +34,28 @@ pub(super) async fn events_after(
     after: u64,
     limit: u32,
 ) -> Result<Vec<SealedEvent>, StoreError> {
+    let lines = lines_after(readers, job, after, limit).await?;
+    lines.into_iter().map(|line| read_line(job, line)).collect()
+}
+
+pub(super) async fn end_of_log(readers: &SqlitePool, job: JobId) -> Result<LogEnd, StoreError> {
+    let (seq, hash): (i64, Vec<u8>) =
+        sqlx::query_as("SELECT last_seq, last_hash FROM jobs WHERE id = $1")
+            .bind(job.to_string())
+            .fetch_optional(readers)
+            .await?
+            .ok_or(StoreError::NotFound(job))?;
+    let hash = LinkHash::from_bytes(&hash)
+        .ok_or_else(|| StoreError::Corrupt(format!("the hash of job {job} is not a hash")))?;
+    Ok(LogEnd { seq: natural(seq)?, hash: hash.hex() })
+}
+
+pub(super) async fn lines_after(
+    readers: &SqlitePool,
+    job: JobId,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<String>, StoreError> {
     let lines: Vec<String> = sqlx::query_scalar(
         "SELECT line FROM events WHERE job_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
     )
@@ -51,7 +73,7 @@ pub(super) async fn events_after(
             .await?
             .ok_or(StoreError::NotFound(job))?;
     }
-    lines.into_iter().map(|line| read_line(job, line)).collect()
+    Ok(lines)
 }
 
 pub(super) async fn jobs(readers: &SqlitePool, filter: &JobFilter) -> Result<JobPage, StoreError> {
