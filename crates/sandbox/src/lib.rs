@@ -5,11 +5,13 @@
 pub mod backend;
 pub mod client;
 pub mod egress;
+pub mod gvisor;
 pub mod host;
 pub mod image;
 pub mod namespace;
 mod sandbox;
 
 pub use backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder, WireStream};
+pub use gvisor::GvisorBackend;
 pub use namespace::NamespaceBackend;
 pub use sandbox::{Sandbox, SandboxError};

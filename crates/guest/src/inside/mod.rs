@@ -20,6 +20,7 @@ mod reaper;
 mod relay;
 mod run_process;
 mod seccomp;
+mod step_by_step;
 mod supervisor;
 mod tools;
 mod transfer;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bellglass_protocol::job::{IsolationLevel, Limits};
-use bellglass_protocol::launch::{GuestConfig, LaunchOrder};
+use bellglass_protocol::launch::{GuestConfig, Kernel, LaunchOrder};
 use bellglass_protocol::quantity::ByteSize;
 use sha2::{Digest as _, Sha256};
 
@@ -48,18 +48,25 @@ struct Shared {
     guest: GuestBinary,
     groups: ControlGroups,
     ids: IdRanges,
+    /// What runs in the cages.
+    kernel: Kernel,
 }
 
 impl NamespaceBackend {
     /// Sandboxes of this backend live under `folder`.
     pub fn new(folder: PathBuf) -> Result<Self, BackendError> {
+        Self::with_kernel(folder, Kernel::Host)
+    }
+
+    /// The same cages with another kernel in them. No two backends share a folder.
+    pub(crate) fn with_kernel(folder: PathBuf, kernel: Kernel) -> Result<Self, BackendError> {
         let folder = private_folder(&folder)
             .and_then(|()| fs::canonicalize(&folder))
             .map_err(BackendError::io(format!("make the folder {}", folder.display())))?;
         let guest = GuestBinary::load().map_err(BackendError::io("load the guest"))?;
         let digest = hex::encode(Sha256::digest(folder.as_os_str().as_encoded_bytes()));
         let groups = ControlGroups::detect(&format!("{}-", &digest[..8]));
-        let shared = Shared { folder, guest, groups, ids: IdRanges::detect() };
+        let shared = Shared { folder, guest, groups, ids: IdRanges::detect(), kernel };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
@@ -158,6 +165,7 @@ impl Shared {
             cgroup_joins: joins.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
             disk: disk_room(&order.limits),
             shared_memory: shared_memory(&order.limits),
+            kernel: self.kernel.clone(),
             guest: GuestConfig {
                 workspace: "/workspace".into(),
                 tool_uid: TOOL_ID,
