@@ -8,7 +8,7 @@ use std::io;
 use bellglass_protocol::launch::GuestConfig;
 use seccompiler::BpfProgram;
 
-use super::seccomp;
+use super::{kernel_gaps, seccomp};
 
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
@@ -23,7 +23,7 @@ pub(super) struct Confinement {
     limits: Vec<(Resource, u64)>,
     /// The highest capability of this kernel, where the guest may drop them from the bounding set.
     last_capability: Option<libc::c_ulong>,
-    filters: [BpfProgram; 2],
+    filters: Vec<BpfProgram>,
 }
 
 /// The C library's name for the first argument of `setrlimit` differs from library to library.
@@ -84,7 +84,7 @@ impl Confinement {
             ids,
             limits,
             last_capability: may_drop_capabilities().then(last_capability),
-            filters: seccomp::filters()?,
+            filters: seccomp::filters()?.into_iter().chain(kernel_gaps::filter()).collect(),
         })
     }
 
@@ -178,6 +178,20 @@ fn take_effective_ids(uid: u32, gid: u32) -> Result<(), i32> {
         (sets[0], sets[3]) = (low_permitted, high_permitted);
         check_long(libc::syscall(libc::SYS_capset, &header, sets.as_ptr()))
     }
+}
+
+/// Makes things that belong to the guest and not to the tools' user. It matters where both are told
+/// apart by the real id only, since who owns a pipe may open it through /proc.
+pub(super) fn as_the_guest<T>(make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let files = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if own == files {
+        return make();
+    }
+    take_effective_ids(own.0, own.1).map_err(io::Error::from_raw_os_error)?;
+    let made = make();
+    take_effective_ids(files.0, files.1).map_err(io::Error::from_raw_os_error)?;
+    made
 }
 
 #[repr(C)]

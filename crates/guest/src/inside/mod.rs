@@ -12,6 +12,7 @@ mod failure;
 mod files;
 mod follow;
 mod interpreters;
+mod kernel_gaps;
 mod kill;
 mod output;
 mod probe;
