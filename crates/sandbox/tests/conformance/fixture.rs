@@ -1,5 +1,6 @@
 //! A backend over a folder of its own, sandboxes of it, and what the host shows of them.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -93,6 +94,20 @@ impl Fixture {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let folder = self.folder.path().to_str().unwrap();
         assert!(!mounts.contains(folder), "mounts are left");
+    }
+}
+
+impl Drop for Fixture {
+    /// A test that failed in the middle leaves nothing behind either.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let backend = self.backend.clone();
+            let swept = std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+                runtime.block_on(backend.sweep(&HashSet::new())).map_err(io::Error::other)
+            });
+            eprintln!("removed after the failure: {:?}", swept.join());
+        }
     }
 }
 
