@@ -79,7 +79,7 @@ impl Backends {
             }
         }
         if failures.is_empty() {
-            failures.push("there is no backend for it in this build".into());
+            failures.push("no backend of this build gives it; demand a lower level".into());
         }
         Err(Lacking { wanted: least, why: failures.join("; ") })
     }
@@ -102,6 +102,8 @@ impl Backends {
         let mut count = 0;
         let mut failed = None;
         for entry in &self.entries {
+            // A sandbox that is on trial belongs to no job, but somebody waits for it.
+            let _no_trial = entry.trial.lock().await;
             // One that fails must not keep the others from being swept.
             match entry.backend.sweep(keep).await {
                 Ok(removed) => count += removed,
@@ -198,7 +200,7 @@ mod tests {
         let good = two(Ok(()));
         assert_eq!(name(&good, Namespace).await, Ok("weak"));
         assert_eq!(name(&good, Gvisor).await, Ok("strong"));
-        let none = "there is no backend for it in this build".to_owned();
+        let none = "no backend of this build gives it; demand a lower level".to_owned();
         assert_eq!(name(&good, Microvm).await, Err(none));
         let good = good.preferring(Gvisor);
         assert_eq!(name(&good, Namespace).await, Ok("strong"));
