@@ -179,3 +179,20 @@ async fn an_operator_can_have_every_job_on_gvisor() {
         assert_eq!(text(&job["sandbox"], "backend"), "gvisor", "{body}");
     }
 }
+
+#[tokio::test]
+async fn the_way_out_leads_through_gvisor_too() {
+    let config = "[network]\nprivate_exceptions = [\"127.0.0.1\"]\n";
+    let server = TestServer::with(Options { config, ..Options::default() });
+    if !has_gvisor(&server).await {
+        return;
+    }
+    let url = server.url("/healthz");
+    let place = url.trim_start_matches("http://").trim_end_matches("/healthz").to_owned();
+    let curl = "curl --noproxy '' -sS -o /dev/null -w '%{http_code}\\n' -x http://127.0.0.1:3128";
+    let steps = [shell(&format!("{curl} {url}; {curl} http://elsewhere.example/"))];
+    let network = json!({ "allow": [place] });
+    let body = json!({ "isolation": "gvisor", "network": network, "steps": steps });
+    let job = server.run(&body).await;
+    assert_eq!(step(&job, 1)["stdout"], "200\n403\n", "{:#}", step(&job, 1));
+}

@@ -133,7 +133,7 @@ impl Shared {
         })?;
         let result = self
             .groups
-            .create(order.name.as_str(), &order.limits)
+            .create(order.name.as_str(), &self.host_limits(&order.limits))
             .map_err(BackendError::io("make the sandbox's control groups"))
             .and_then(|()| launcher::launch(&self.guest, &self.launch_order(order, &folder, ids)))
             .and_then(|launched| {
@@ -177,6 +177,20 @@ impl Shared {
                 orphaned_after_seconds: order.orphaned_after.map(|time| time.as_secs().max(1)),
             },
         }
+    }
+
+    /// What the sandbox may use up as the host counts it. gVisor's kernel holds tools to their limit
+    /// of processes itself, and needs two or more of the host's for each, and some for itself; it
+    /// must not be the one that finds no more.
+    fn host_limits(&self, limits: &Limits) -> Limits {
+        const KERNEL_THREADS: u32 = 128;
+        let processes = match &self.kernel {
+            Kernel::Host => limits.processes,
+            Kernel::Gvisor { .. } => {
+                limits.processes.saturating_mul(2).saturating_add(KERNEL_THREADS)
+            }
+        };
+        Limits { processes, ..*limits }
     }
 
     /// What was done about limits, in words.
