@@ -73,7 +73,7 @@ fi
 # works but jobs that ask for it, so a failure is told and is not the end.
 usable_runsc='0.0~20230600'
 install_runsc() {
-    has runsc && runsc flags 2>&1 | grep -q systrap && return
+    if has runsc && [[ $(runsc flags 2>&1) == *systrap* ]]; then return; fi
     local why='jobs with "isolation": "gvisor" will be refused on this host'
     has apt-get || {
         printf 'setup: runsc (gVisor) is missing and there is no apt; %s\n' "$why" >&2

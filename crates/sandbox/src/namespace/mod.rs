@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bellglass_protocol::job::{IsolationLevel, Limits};
-use bellglass_protocol::launch::{GuestConfig, Kernel, LaunchOrder};
+use bellglass_protocol::launch::{GuestConfig, IdMapping, Kernel, LaunchOrder};
 use bellglass_protocol::quantity::ByteSize;
 use sha2::{Digest as _, Sha256};
 
@@ -127,10 +127,17 @@ impl Shared {
             // An earlier sandbox of this name ended together with whoever would have cleaned up.
             self.remove(&order.name);
         }
-        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
         let ids = self.ids.take().ok_or_else(|| {
             BackendError::Unsupported("all id ranges are in use; let some sandboxes end".into())
         })?;
+        if ids == IdMapping::Single && self.kernel != Kernel::Host {
+            return Err(BackendError::Unsupported(
+                "gVisor needs more than one id: run as root, or install uidmap and add a line for \
+                 this user to /etc/subuid and /etc/subgid"
+                    .into(),
+            ));
+        }
+        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
         let result = self
             .groups
             .create(order.name.as_str(), &self.host_limits(&order.limits))
@@ -150,12 +157,7 @@ impl Shared {
         result
     }
 
-    fn launch_order(
-        &self,
-        order: &SandboxOrder,
-        folder: &Path,
-        ids: bellglass_protocol::launch::IdMapping,
-    ) -> LaunchOrder {
+    fn launch_order(&self, order: &SandboxOrder, folder: &Path, ids: IdMapping) -> LaunchOrder {
         let joins = self.groups.join_files(order.name.as_str());
         LaunchOrder {
             name: order.name.to_string(),
