@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use crate::cli;
 use crate::host_network::HostNetwork;
+use crate::installation::SandboxSettings;
 
 /// What `bellglass.toml` may say.
 #[derive(Debug, Default, Deserialize)]
@@ -30,6 +31,7 @@ pub(crate) struct ConfigFile {
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
     pub(crate) network: NetworkSection,
+    pub(crate) sandbox: SandboxSection,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
     /// What a job may ask for at the most.
@@ -94,6 +96,21 @@ pub(crate) struct NetworkSection {
     pub(crate) private_exceptions: Vec<IpAddr>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SandboxSection {
+    /// The least isolation of jobs that demand none.
+    pub(crate) isolation: IsolationLevel,
+    /// gVisor's executable: a path, or a name that is looked for in PATH.
+    pub(crate) runsc: PathBuf,
+}
+
+impl Default for SandboxSection {
+    fn default() -> Self {
+        Self { isolation: IsolationLevel::default(), runsc: "runsc".into() }
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ModelSection {
@@ -150,6 +167,8 @@ pub(crate) struct Environment {
     /// The proxy through which this host reaches the world.
     upstream_proxy: Option<String>,
     pub(crate) cluster: Option<String>,
+    /// Where programs are looked for.
+    programs: Vec<PathBuf>,
 }
 
 impl Environment {
@@ -172,7 +191,22 @@ impl Environment {
                 .map(|_| "KUBECONFIG".to_owned())
                 .or_else(|| kubeconfig.map(|file| file.display().to_string()))
                 .or_else(|| variable("KUBERNETES_SERVICE_HOST").map(|_| "this pod".to_owned())),
+            programs: variable("PATH")
+                .map(|path| std::env::split_paths(&path).collect())
+                .unwrap_or_default(),
         }
+    }
+
+    /// The path of a program that is given by its name. One that is not found stays as it is.
+    fn program(&self, name: &Path) -> PathBuf {
+        if name.components().count() > 1 {
+            return std::path::absolute(name).unwrap_or_else(|_| name.to_path_buf());
+        }
+        let usual =
+            ["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin"].map(PathBuf::from);
+        let folders = self.programs.iter().chain(&usual);
+        let mut places = folders.map(|folder| folder.join(name));
+        places.find(|place| place.is_file()).unwrap_or_else(|| name.to_path_buf())
     }
 }
 
@@ -229,6 +263,11 @@ impl Config {
         ))
     }
 
+    pub(crate) fn sandboxes(&self) -> SandboxSettings {
+        let SandboxSection { isolation, runsc } = &self.file.sandbox;
+        SandboxSettings { isolation: *isolation, runsc: self.environment.program(runsc) }
+    }
+
     fn data_home(&self) -> anyhow::Result<&Path> {
         let home = self.environment.data_home.as_deref();
         home.context("HOME is not set; say where data goes with --data and --images")
@@ -282,13 +321,13 @@ impl Config {
     }
 
     /// What jobs are offered here.
-    pub(crate) fn offer(&self, isolation: IsolationLevel) -> anyhow::Result<Offer> {
+    pub(crate) fn offer(&self) -> anyhow::Result<Offer> {
         let defaults = self.file.limits;
         let offer = Offer {
             defaults,
             maxima: self.file.max_limits.complete(&defaults),
             default_image: self.file.image.default.clone(),
-            isolation,
+            isolation: self.file.sandbox.isolation,
             model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
         };
         offer.check().context("[limits] or [max_limits] in bellglass.toml is wrong")?;
@@ -392,7 +431,7 @@ mod tests {
         {
             let file = parse(wrong, Path::new("bellglass.toml")).unwrap();
             let config = Config { file, environment: Environment::default() };
-            assert!(config.offer(IsolationLevel::Namespace).is_err(), "{wrong}");
+            assert!(config.offer().is_err(), "{wrong}");
         }
     }
 
@@ -414,7 +453,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease \
-                   default base_url registries private_exceptions memory disk processes cpus open_files time step_time output";
+                   default base_url registries private_exceptions isolation runsc memory disk processes cpus open_files time step_time output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -426,14 +465,23 @@ mod tests {
             "[image]\n",
             "[model]\n",
             "[network]\n",
+            "[sandbox]\n",
             "[limits]\n",
             "[max_limits]\n",
         ] {
             let error = error_of(&format!("{section}nonsense = 1\n"));
             for key in error.split('`').skip(3).step_by(2) {
                 let known = all.split_whitespace().any(|each| each == key);
-                let is_section =
-                    ["server", "worker", "image", "model", "network", "limits", "max_limits"];
+                let is_section = [
+                    "server",
+                    "worker",
+                    "image",
+                    "model",
+                    "network",
+                    "sandbox",
+                    "limits",
+                    "max_limits",
+                ];
                 assert!(known || is_section.contains(&key), "{key} is missing in this test");
             }
         }

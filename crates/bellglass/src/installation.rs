@@ -8,9 +8,10 @@ use crate::host_network::HostNetwork;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use bellglass_protocol::id::WorkerId;
+use bellglass_protocol::job::IsolationLevel;
 use bellglass_sandbox::image::ImageStore;
-use bellglass_sandbox::{Backend, NamespaceBackend};
-use bellglass_server::Images;
+use bellglass_sandbox::{BackendError, Backends, GvisorBackend, NamespaceBackend};
+use bellglass_server::{Images, Isolation};
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{SqliteStore, Store};
 use bellglass_worker::{ImageSource, LiveSandboxes, Worker, WorkerSettings};
@@ -19,7 +20,7 @@ use bellglass_worker::{ImageSource, LiveSandboxes, Worker, WorkerSettings};
 pub(crate) struct Installation {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artifacts: Arc<Artifacts>,
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) backends: Arc<Backends>,
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
     network: Arc<HostNetwork>,
@@ -41,18 +42,19 @@ impl Installation {
         data: &Path,
         images: &Path,
         network: HostNetwork,
+        sandboxes: &SandboxSettings,
     ) -> anyhow::Result<Self> {
         let database = database(data);
         let store = SqliteStore::open(&database).await;
         let store = store.with_context(|| format!("cannot open {}", database.display()))?;
         let artifacts =
             Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
-        let backend = NamespaceBackend::new(data.join("sandboxes"))
+        let backends = backends(data, sandboxes)
             .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;
         Ok(Self {
             store: Arc::new(store),
             artifacts: Arc::new(artifacts),
-            backend: Arc::new(backend),
+            backends: Arc::new(backends),
             images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
             live: LiveSandboxes::default(),
             network: Arc::new(network),
@@ -80,13 +82,44 @@ impl Installation {
             settings,
             self.store.clone(),
             self.artifacts.clone(),
-            self.backend.clone(),
+            self.backends.clone(),
             self.images.clone(),
             self.network.clone(),
             self.live.clone(),
         )
     }
 }
+
+/// How sandboxes are made, as far as the operator decides it.
+#[derive(Clone, Debug)]
+pub(crate) struct SandboxSettings {
+    /// The least isolation of every job.
+    pub(crate) isolation: IsolationLevel,
+    /// gVisor's executable, wherever it may be.
+    pub(crate) runsc: PathBuf,
+}
+
+/// What to do where gVisor does not work.
+pub(crate) const GVISOR_REMEDY: &str = "install the Debian package runsc (on Debian 12 from \
+    bookworm-backports), or say where it is with `runsc` under [sandbox]; `bellglass doctor` tries it";
+
+fn backends(data: &Path, settings: &SandboxSettings) -> Result<Backends, BackendError> {
+    let namespace = NamespaceBackend::new(data.join("sandboxes"))?;
+    let gvisor = GvisorBackend::new(data.join("gvisor-sandboxes"), &settings.runsc)?;
+    Ok(Backends::new(Arc::new(namespace), "`bellglass doctor` says what is missing")
+        .with(Arc::new(gvisor), GVISOR_REMEDY)
+        .preferring(settings.isolation))
+}
+
+#[async_trait]
+impl Isolation for Installed {
+    async fn lacks(&self, level: IsolationLevel) -> Option<String> {
+        self.0.choose(level).await.err().map(|lacking| lacking.why)
+    }
+}
+
+/// The backends, as the HTTP side asks about them.
+pub(crate) struct Installed(pub(crate) Arc<Backends>);
 
 /// The images on this machine.
 pub(crate) struct BuiltImages(ImageStore);

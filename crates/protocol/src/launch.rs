@@ -20,7 +20,23 @@ pub struct LaunchOrder {
     pub disk: ByteSize,
     /// Room in /dev/shm, which is memory too and comes on top of `disk`.
     pub shared_memory: ByteSize,
+    #[serde(default)]
+    pub kernel: Kernel,
     pub guest: GuestConfig,
+}
+
+/// Whose kernel answers the system calls of what runs inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// The host's: the guest runs in the cage itself.
+    #[default]
+    Host,
+    /// gVisor's, which runs in the cage as a program and has the guest as its first process.
+    Gvisor {
+        /// Path of gVisor's executable on the host.
+        runsc: String,
+    },
 }
 
 /// How user and group ids inside relate to ids outside.

@@ -108,7 +108,7 @@ pub struct Offer {
     /// No job may ask for more than this.
     pub maxima: Limits,
     pub default_image: String,
-    /// The strongest isolation that this host can give.
+    /// The least isolation of jobs that demand none. Whether a level can be had is for others to say.
     pub isolation: IsolationLevel,
     pub model: ModelOffer,
 }
@@ -212,7 +212,7 @@ impl JobRequest {
 
     /// Checks the request against what this installation offers.
     pub fn into_spec(self, offer: &Offer) -> Result<JobSpec, RequestError> {
-        self.refuse_what_is_not_here(offer)?;
+        self.refuse_what_is_not_here()?;
         let work = match (self.task, self.prompt, self.steps) {
             (None, None, None) => return Err(RequestError::NoWork),
             (Some(task), None, None) | (None, Some(task), None) => {
@@ -258,12 +258,12 @@ impl JobRequest {
             image,
             limits: self.limits.unwrap_or_default().resolve(offer)?,
             network: self.network.unwrap_or_default(),
-            isolation: self.isolation.unwrap_or_default(),
+            isolation: self.isolation.unwrap_or(offer.isolation),
             files: self.files,
         })
     }
 
-    fn refuse_what_is_not_here(&self, offer: &Offer) -> Result<(), RequestError> {
+    fn refuse_what_is_not_here(&self) -> Result<(), RequestError> {
         let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
         if self.desktop == Some(true) {
             return refuse("desktop", "this build has no desktop");
@@ -280,16 +280,7 @@ impl JobRequest {
         if self.webhook.is_some() {
             return refuse("webhook", "this build calls no webhooks; follow `events_url`");
         }
-        match self.isolation {
-            Some(wanted) if wanted > offer.isolation => Err(RequestError::NotAvailable {
-                field: "isolation",
-                why: format!(
-                    "the strongest level on this host is {}; `bellglass doctor` says why",
-                    serde_json::to_string(&offer.isolation).unwrap_or_default()
-                ),
-            }),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -502,10 +493,7 @@ mod tests {
             ),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"all"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"none"}"#, "accepted"),
-            (
-                r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"gvisor"}"#,
-                "not_available",
-            ),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"gvisor"}"#, "accepted"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"x"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"image":"../x"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"priority":1000}"#, "invalid_request"),

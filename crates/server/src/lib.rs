@@ -1,7 +1,7 @@
 //! The HTTP side of Bellglass: the API, event streams, downloads, operations, the OpenAPI document.
 //!
 //! [`router`] is the table of contents. Each resource has one file under `controllers`. This crate
-//! knows the store and two small traits, [`LiveJobs`] and [`Images`]; how a sandbox or an agent
+//! knows the store and three small traits, [`LiveJobs`], [`Images`] and [`Isolation`]; how a sandbox or an agent
 //! works it must not know.
 
 mod archive;
@@ -27,7 +27,7 @@ use bellglass_store::Store;
 use bellglass_store::artifacts::Artifacts;
 use tokio_util::sync::CancellationToken;
 
-pub use live::{Images, LiveContent, LiveError, LiveJobs};
+pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
 pub use openapi::openapi;
 pub use problem::Problem;
 pub use router::router;
@@ -43,6 +43,7 @@ pub struct App {
     /// What this installation gives to jobs.
     pub offer: Offer,
     pub images: Arc<dyn Images>,
+    pub isolation: Arc<dyn Isolation>,
     pub settings: ServerSettings,
     /// What the other parts of this process count, as Prometheus text; goes to `/metrics` too.
     pub other_metrics: OtherMetrics,

@@ -99,7 +99,7 @@ pub(crate) async fn finish(
     let gone = match sandbox {
         Some(sandbox) => sandbox.destroy().await,
         // It may have ended together with whoever was about to remove it.
-        None => shared.backend.remove(&SandboxName::of_job(log.job)).await,
+        None => shared.backends.remove(&SandboxName::of_job(log.job)).await,
     };
     if let Err(error) = gone {
         tracing::error!(job = %log.job, %error, "could not remove the sandbox");

@@ -101,6 +101,13 @@ async fn open_sandbox(
             ),
         })));
     };
+    let backend = match shared.backends.choose(spec.isolation).await {
+        Ok(backend) => backend,
+        Err(lacking) => {
+            let (code, message) = ("isolation_not_available".into(), lacking.to_string());
+            return Ok(Opened::Nothing(Ending::Broken(JobError { code, message })));
+        }
+    };
     let name = SandboxName::of_job(log.job);
     let order = SandboxOrder {
         name,
@@ -110,7 +117,7 @@ async fn open_sandbox(
         orphaned_after: shared.orphaned_after,
     };
     let started = Instant::now();
-    match Sandbox::start(&*shared.backend, &order, &spec.image, egress).await {
+    match Sandbox::start(&*backend, &order, &spec.image, egress).await {
         Ok(sandbox) => {
             metrics::histogram!("bellglass_sandbox_start_seconds").record(started.elapsed());
             let report = Box::new(sandbox.report().clone());
@@ -135,8 +142,13 @@ async fn find_sandbox(
     log: &JobLog,
     egress: Option<Arc<Egress>>,
 ) -> Result<Option<Sandbox>, String> {
+    // Which backend made it stands in its report; without one there was none that was used.
+    let Some(report) = log.view().sandbox else { return Ok(None) };
+    let Some(backend) = shared.backends.named(&report.backend) else {
+        return Err(format!("there is no backend `{}` any more", report.backend));
+    };
     let name = SandboxName::of_job(log.job);
-    let found = Sandbox::find(&*shared.backend, &name, &spec.image, egress).await;
+    let found = Sandbox::find(&**backend, &name, &spec.image, egress).await;
     found.map_err(|error| describe(&error))
 }
 

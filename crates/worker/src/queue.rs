@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::view::JobStatus;
-use bellglass_sandbox::{Backend, SandboxName};
+use bellglass_sandbox::{Backends, SandboxName};
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{ClaimedJob, Store, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
@@ -44,7 +44,7 @@ pub struct Worker {
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artifacts: Arc<Artifacts>,
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) backends: Arc<Backends>,
     pub(crate) images: Arc<dyn ImageSource>,
     pub(crate) network: Arc<dyn NetworkSource>,
     pub(crate) live: LiveSandboxes,
@@ -72,7 +72,7 @@ impl Worker {
         settings: WorkerSettings,
         store: Arc<dyn Store>,
         artifacts: Arc<Artifacts>,
-        backend: Arc<dyn Backend>,
+        backends: Arc<Backends>,
         images: Arc<dyn ImageSource>,
         network: Arc<dyn NetworkSource>,
         live: LiveSandboxes,
@@ -80,7 +80,7 @@ impl Worker {
         let spools = settings.spools.clone();
         let orphaned_after = Some(settings.orphaned_after);
         let shared =
-            Shared { store, artifacts, backend, images, network, live, spools, orphaned_after };
+            Shared { store, artifacts, backends, images, network, live, spools, orphaned_after };
         Self { settings, shared: Arc::new(shared), held: Arc::default() }
     }
 
@@ -159,7 +159,7 @@ impl Worker {
                 return;
             }
         };
-        match self.shared.backend.sweep(&keep).await {
+        match self.shared.backends.sweep(&keep).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "removed sandboxes that no job needs"),
             Err(error) => tracing::error!(%error, "cannot remove leftover sandboxes"),

@@ -1,16 +1,20 @@
 //! `bellglass doctor`: what this host can and cannot give, and how to fix each.
 
 use std::io::IsTerminal as _;
+use std::sync::Arc;
 
+use bellglass_protocol::job::IsolationLevel;
 use bellglass_sandbox::host::{Finding, Verdict, check_host};
 use bellglass_sandbox::image::ImageStore;
-use bellglass_sandbox::{NamespaceBackend, Sandbox, SandboxName, SandboxOrder};
+use bellglass_sandbox::trial::try_out;
+use bellglass_sandbox::{GvisorBackend, NamespaceBackend, Sandbox, SandboxName, SandboxOrder};
 use serde_json::json;
 
 use super::{Format, print_json};
 use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
+use crate::installation::GVISOR_REMEDY;
 
 pub(super) async fn doctor(
     config: &Config,
@@ -18,6 +22,7 @@ pub(super) async fn doctor(
     format: Format,
 ) -> anyhow::Result<Exit> {
     let mut findings = check_host(config.cluster());
+    findings.push(gvisor(config).await?);
     findings.push(model(config));
     findings.extend(image_and_sandbox(config, images).await?);
     let works = findings.iter().all(|finding| finding.verdict != Verdict::Missing);
@@ -53,6 +58,30 @@ fn print(finding: &Finding) {
     if let Some(fix) = &finding.fix {
         println!("  {:19} → {fix}", "");
     }
+}
+
+/// A sandbox is started on gVisor's kernel: nothing less would tell.
+async fn gvisor(config: &Config) -> anyhow::Result<Finding> {
+    const SUBJECT: &str = "gVisor";
+    let settings = config.sandboxes();
+    let folder = tempfile::Builder::new().prefix("bellglass-doctor-").tempdir()?;
+    let backend = GvisorBackend::new(folder.path().join("sandboxes"), &settings.runsc)?;
+    Ok(match try_out(Arc::new(backend)).await {
+        Ok(report) => {
+            let runsc = settings.runsc.display();
+            let kernel = report.inside.kernel;
+            Finding::good(SUBJECT, format!("{runsc}: a sandbox started, its kernel is {kernel}"))
+        }
+        Err(error) => {
+            // Without it everything works, unless the operator wants it for every job.
+            let verdict = match settings.isolation > IsolationLevel::Namespace {
+                true => Verdict::Missing,
+                false => Verdict::Absent,
+            };
+            let fix = format!("for jobs that demand it: {GVISOR_REMEDY}");
+            Finding::other(SUBJECT, verdict, format!("cannot be used: {error}"), fix)
+        }
+    })
 }
 
 fn model(config: &Config) -> Finding {

@@ -44,11 +44,13 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     let mut interruptions = Interruptions::catch()?;
     // A data folder for this job alone: a server may be using the usual one.
     let data = tempfile::Builder::new().prefix("bellglass-run-").tempdir()?;
+    let (images, network) = (config.images(&flags.images)?, config.network()?);
     let installation =
-        Installation::open(data.path(), &config.images(&flags.images)?, config.network()?).await?;
+        Installation::open(data.path(), &images, network, &config.sandboxes()).await?;
     let installation = installation.without_successor();
     let request = JobRequest::from_json(&body)?;
-    let spec = request.into_spec(&config.offer(installation.backend.level())?)?;
+    let spec = request.into_spec(&config.offer()?)?;
+    installation.backends.choose(spec.isolation).await?;
     anyhow::ensure!(
         installation.images.exists(&spec.image).await,
         "there is no image named `{}`; build it with `bellglass image build`",
@@ -70,7 +72,7 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     // However it ended, nothing of the job may outlive this process.
     shutdown.cancel();
     let worked = tokio::time::timeout(LETTING_GO, worker).await;
-    let swept = installation.backend.sweep(&HashSet::new()).await;
+    let swept = installation.backends.sweep(&HashSet::new()).await;
     let Some(ended) = ended else { return Ok(Exit::Failure) };
     let status = ended.context("the printing of events panicked")??;
     if let Ok(worked) = worked {

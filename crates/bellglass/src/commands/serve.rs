@@ -11,7 +11,7 @@ use super::Format;
 use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::installation::Installation;
+use crate::installation::{Installation, Installed};
 use crate::live_files::LiveFiles;
 
 pub(super) async fn serve(
@@ -30,12 +30,14 @@ pub(super) async fn serve(
         format!("cannot listen on {listen}; is another server running there? choose another with --listen")
     })?;
     let address = listener.local_addr()?;
-    let installation = Installation::open(&data, &images, config.network()?).await?;
+    let installation =
+        Installation::open(&data, &images, config.network()?, &config.sandboxes()).await?;
     let app = App {
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),
         live: Arc::new(LiveFiles(installation.live.clone())),
-        offer: config.offer(installation.backend.level())?,
+        offer: config.offer()?,
+        isolation: Arc::new(Installed(installation.backends.clone())),
         images: installation.images.clone(),
         settings,
         other_metrics: crate::telemetry::count()?,

@@ -137,7 +137,7 @@ fn version_doctor_and_images_speak_json() {
     let doctor = parsed(&["doctor", "--json"]);
     assert_eq!(doctor["works"], true, "{doctor:#}");
     let findings = doctor["findings"].as_array().unwrap();
-    for subject in ["image", "sandbox", "model"] {
+    for subject in ["image", "sandbox", "gVisor", "model"] {
         assert!(findings.iter().any(|finding| finding["subject"] == subject), "{subject}");
     }
     let words = stdout(&in_folder(folder.path(), &["doctor"]));

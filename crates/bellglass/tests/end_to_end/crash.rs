@@ -5,7 +5,9 @@ use futures::StreamExt as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Options, TestServer, archive, host, shell, signal, step, text, wait_for_go};
+use crate::support::{
+    Options, SANDBOX_FOLDERS, TestServer, archive, host, shell, signal, step, text, wait_for_go,
+};
 
 const STEPS: u32 = 30;
 
@@ -30,7 +32,7 @@ async fn assert_counted(server: &TestServer, job: &Value) {
     verified_kinds(server, id).await;
 }
 
-async fn verified_kinds(server: &TestServer, job: &str) -> Vec<&'static str> {
+pub(crate) async fn verified_kinds(server: &TestServer, job: &str) -> Vec<&'static str> {
     let mut verifier = Verifier::new(Some(job.parse().unwrap()));
     let log = server.log(job).await;
     let kinds = log.lines().map(|line| verifier.line(line).unwrap().body.kind()).collect();
@@ -38,9 +40,9 @@ async fn verified_kinds(server: &TestServer, job: &str) -> Vec<&'static str> {
     kinds
 }
 
-fn assert_nothing_is_left(server: &TestServer, job: &str) {
+pub(crate) fn assert_nothing_is_left(server: &TestServer, job: &str) {
     assert_eq!(host::control_groups_of(job), Vec::<std::path::PathBuf>::new());
-    for folder in ["sandboxes", "spools"] {
+    for folder in SANDBOX_FOLDERS.into_iter().chain(["spools"]) {
         assert!(!server.data().join(folder).join(job).exists(), "{folder}");
     }
 }

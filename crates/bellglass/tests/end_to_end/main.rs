@@ -13,6 +13,7 @@ mod files;
 mod isolation;
 mod job_log;
 mod jobs;
+mod levels;
 mod limits;
 mod network;
 mod output;

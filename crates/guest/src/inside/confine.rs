@@ -8,7 +8,7 @@ use std::io;
 use bellglass_protocol::launch::GuestConfig;
 use seccompiler::BpfProgram;
 
-use super::seccomp;
+use super::{kernel_gaps, seccomp};
 
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
@@ -23,7 +23,7 @@ pub(super) struct Confinement {
     limits: Vec<(Resource, u64)>,
     /// The highest capability of this kernel, where the guest may drop them from the bounding set.
     last_capability: Option<libc::c_ulong>,
-    filters: [BpfProgram; 2],
+    filters: Vec<BpfProgram>,
 }
 
 /// The C library's name for the first argument of `setrlimit` differs from library to library.
@@ -71,7 +71,8 @@ pub(super) type Refused = (Stage, i32);
 
 impl Confinement {
     pub(super) fn prepare(config: &GuestConfig) -> io::Result<Self> {
-        let own = rustix::process::geteuid().as_raw();
+        // The real id: on a kernel without separate ids for files the effective one is the tools'.
+        let own = rustix::process::getuid().as_raw();
         let ids = (config.tool_uid != own).then_some((config.tool_uid, config.tool_gid));
         let mut limits = vec![
             (libc::RLIMIT_NOFILE, u64::from(config.open_files)),
@@ -83,7 +84,7 @@ impl Confinement {
             ids,
             limits,
             last_capability: may_drop_capabilities().then(last_capability),
-            filters: seccomp::filters()?,
+            filters: seccomp::filters()?.into_iter().chain(kernel_gaps::filter()).collect(),
         })
     }
 
@@ -153,11 +154,53 @@ pub(super) fn work_on_files_as(uid: u32, gid: u32) -> io::Result<()> {
         (libc::syscall(libc::SYS_setfsgid, -1), libc::syscall(libc::SYS_setfsuid, -1))
     };
     if now_gid == i64::from(gid) as libc::c_long && now_uid == i64::from(uid) as libc::c_long {
-        Ok(())
-    } else {
-        Err(io::Error::other(format!("cannot work on files as user {uid} and group {gid}")))
+        return Ok(());
+    }
+    take_effective_ids(uid, gid).map_err(|errno| {
+        let error = io::Error::from_raw_os_error(errno);
+        io::Error::other(format!("cannot work on files as user {uid} and group {gid}: {error}"))
+    })
+}
+
+/// The same for kernels without ids of their own for files, such as gVisor's. The real and the saved
+/// ids stay: by these the kernel decides who may signal or trace the guest.
+fn take_effective_ids(uid: u32, gid: u32) -> Result<(), i32> {
+    const AS_IT_IS: libc::c_long = -1;
+    // SAFETY: take numbers only; the sets that are read and written are what version 3 has.
+    unsafe {
+        check_long(libc::syscall(libc::SYS_setresgid, AS_IT_IS, gid, AS_IT_IS))?;
+        check_long(libc::syscall(libc::SYS_setresuid, AS_IT_IS, uid, AS_IT_IS))?;
+        // That took the effective capabilities, though not the permitted ones.
+        let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
+        let mut sets = [0u32; 6];
+        check_long(libc::syscall(libc::SYS_capget, &header, sets.as_mut_ptr()))?;
+        let [_, low_permitted, _, _, high_permitted, _] = sets;
+        (sets[0], sets[3]) = (low_permitted, high_permitted);
+        check_long(libc::syscall(libc::SYS_capset, &header, sets.as_ptr()))
     }
 }
+
+/// Makes things that belong to the guest and not to the tools' user. It matters where both are told
+/// apart by the real id only, since who owns a pipe may open it through /proc.
+pub(super) fn as_the_guest<T>(make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let files = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if own == files {
+        return make();
+    }
+    take_effective_ids(own.0, own.1).map_err(io::Error::from_raw_os_error)?;
+    let made = make();
+    take_effective_ids(files.0, files.1).map_err(io::Error::from_raw_os_error)?;
+    made
+}
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// Whether this process has CAP_SETPCAP. Without it there is nothing that a tool could regain:
 /// its own sets are emptied, and no program file can fill them under `no_new_privs`.
@@ -205,13 +248,7 @@ unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {
 }
 
 unsafe fn drop_capabilities() -> Result<(), i32> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    const VERSION_3: u32 = 0x2008_0522;
-    let header = Header { version: VERSION_3, pid: 0 };
+    let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
     let nothing = [0u32; 6];
     // SAFETY: the header and two sets of three masks are what version 3 reads. Clearing the ambient
     // set takes numbers only, and old kernels that have none refuse it.

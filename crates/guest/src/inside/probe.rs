@@ -24,7 +24,11 @@ pub(super) fn look_around(config: &GuestConfig, confinement: &Confinement) -> Pr
         uid_map: squeezed(&read("/proc/self/uid_map")),
         capabilities: field("CapEff"),
         bounding_set: field("CapBnd"),
-        no_new_privs: field("NoNewPrivs") == "1",
+        no_new_privs: match field("NoNewPrivs").as_str() {
+            // gVisor's kernel does not show it, but tells it to who asks for himself.
+            "" => rustix::thread::no_new_privs().unwrap_or(false),
+            shown => shown == "1",
+        },
         seccomp_mode: field("Seccomp").parse().unwrap_or(0),
         interfaces: interfaces(&read("/proc/self/net/dev")),
         kernel: system.release().to_string_lossy().into_owned(),

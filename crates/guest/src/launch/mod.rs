@@ -7,23 +7,25 @@
 
 mod cage;
 mod devices;
+mod gvisor_room;
 mod id_maps;
 mod mounts;
-mod privileges;
-mod syscalls;
+pub(crate) mod privileges;
+pub(crate) mod syscalls;
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::{fs, io};
 
-use bellglass_protocol::launch::{IdMapping, LaunchFailure, LaunchOrder, Launched};
+use bellglass_protocol::launch::{IdMapping, Kernel, LaunchFailure, LaunchOrder, Launched};
 
 use syscalls::Stage as _;
 
 /// What went wrong while the cage was built, and at which point.
-#[derive(Debug)]
-struct Failed {
+#[derive(Debug, thiserror::Error)]
+#[error("{stage}: {error}")]
+pub(crate) struct Failed {
     stage: String,
     error: io::Error,
     /// The new process, if there was one already.
@@ -111,15 +113,29 @@ fn inhabit(
 ) -> ! {
     let report = match cage::build(order, image, &listener, report) {
         Ok(report) => report,
-        Err((failed, report)) => {
-            let text = format!("{}\0{}", failed.stage, failed.error);
-            let _ = rustix::io::write(report.as_fd(), text.as_bytes());
-            std::process::exit(1);
-        }
+        Err((failed, report)) => give_up(&failed, report),
     };
-    let _ = rustix::io::write(report.as_fd(), b"ready");
-    drop(report);
-    crate::inside::run(listener, order.guest.clone())
+    match &order.kernel {
+        Kernel::Host => {
+            let _ = rustix::io::write(report.as_fd(), b"ready");
+            drop(report);
+            crate::inside::run(listener, order.guest.clone())
+        }
+        Kernel::Gvisor { .. } => match crate::warden::start_gvisor(order) {
+            Ok(sandbox) => {
+                let _ = rustix::io::write(report.as_fd(), b"ready");
+                drop(report);
+                crate::warden::keep(listener, sandbox)
+            }
+            Err(failed) => give_up(&failed, report),
+        },
+    }
+}
+
+fn give_up(failed: &Failed, report: OwnedFd) -> ! {
+    let text = format!("{}\0{}", failed.stage, failed.error);
+    let _ = rustix::io::write(report.as_fd(), text.as_bytes());
+    std::process::exit(1);
 }
 
 fn read_report(reader: OwnedFd) -> Result<(), Failed> {
@@ -137,7 +153,13 @@ fn describe(order: &LaunchOrder) -> (Vec<String>, Vec<String>) {
     let mut enforced: Vec<String> = [
         "own user, mount, pid, network, ipc, uts and cgroup namespaces",
         "image read-only under an overlay of its own",
-        "no host path is mounted; /proc is masked; /sys is absent",
+        match order.kernel {
+            Kernel::Host => "no host path is mounted; /proc is masked; /sys is absent",
+            Kernel::Gvisor { .. } => {
+                "a kernel of its own in user space (gVisor), which answers every system call; /proc, \
+                 /sys and /dev are that kernel's"
+            }
+        },
         "no network device but loopback",
         "tools run without capabilities, with no_new_privs and a system-call filter",
     ]

@@ -61,7 +61,7 @@ impl ImageSource {
 
 /// A folder of the host that exists everywhere. Inside the new mount namespace it is covered at
 /// once by the sandbox's own scratch space, and after the pivot it is gone.
-const SCRATCH: &str = "/tmp";
+pub(super) const SCRATCH: &str = "/tmp";
 
 /// Builds the new root and returns where it stands, still beside the host's.
 pub(super) fn assemble(order: &LaunchOrder, image: ImageSource) -> Result<PathBuf, Failed> {

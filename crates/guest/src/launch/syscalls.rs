@@ -8,7 +8,7 @@ use std::path::Path;
 use super::Failed;
 
 /// Names what was being done when an error came.
-pub(super) trait Stage<T> {
+pub(crate) trait Stage<T> {
     fn stage(self, stage: &str) -> Result<T, Failed>;
 }
 

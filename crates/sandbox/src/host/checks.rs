@@ -22,7 +22,6 @@ pub fn check_host(cluster: Option<&str>) -> Vec<Finding> {
         landlock(),
         image_tools(),
         kvm(),
-        gvisor(),
         docker(),
         kubernetes(cluster),
         display(),
@@ -176,10 +175,6 @@ fn kvm() -> Finding {
             "optional: allow virtualisation in the firmware, and add your user to the group kvm",
         ),
     }
-}
-
-fn gvisor() -> Finding {
-    optional_program("gVisor", "runsc", "optional: install the Debian package runsc")
 }
 
 fn docker() -> Finding {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bellglass_protocol::job::{IsolationLevel, Limits};
-use bellglass_protocol::launch::{GuestConfig, LaunchOrder};
+use bellglass_protocol::launch::{GuestConfig, IdMapping, Kernel, LaunchOrder};
 use bellglass_protocol::quantity::ByteSize;
 use sha2::{Digest as _, Sha256};
 
@@ -48,18 +48,25 @@ struct Shared {
     guest: GuestBinary,
     groups: ControlGroups,
     ids: IdRanges,
+    /// What runs in the cages.
+    kernel: Kernel,
 }
 
 impl NamespaceBackend {
     /// Sandboxes of this backend live under `folder`.
     pub fn new(folder: PathBuf) -> Result<Self, BackendError> {
+        Self::with_kernel(folder, Kernel::Host)
+    }
+
+    /// The same cages with another kernel in them. No two backends share a folder.
+    pub(crate) fn with_kernel(folder: PathBuf, kernel: Kernel) -> Result<Self, BackendError> {
         let folder = private_folder(&folder)
             .and_then(|()| fs::canonicalize(&folder))
             .map_err(BackendError::io(format!("make the folder {}", folder.display())))?;
         let guest = GuestBinary::load().map_err(BackendError::io("load the guest"))?;
         let digest = hex::encode(Sha256::digest(folder.as_os_str().as_encoded_bytes()));
         let groups = ControlGroups::detect(&format!("{}-", &digest[..8]));
-        let shared = Shared { folder, guest, groups, ids: IdRanges::detect() };
+        let shared = Shared { folder, guest, groups, ids: IdRanges::detect(), kernel };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
@@ -120,13 +127,20 @@ impl Shared {
             // An earlier sandbox of this name ended together with whoever would have cleaned up.
             self.remove(&order.name);
         }
-        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
         let ids = self.ids.take().ok_or_else(|| {
             BackendError::Unsupported("all id ranges are in use; let some sandboxes end".into())
         })?;
+        if ids == IdMapping::Single && self.kernel != Kernel::Host {
+            return Err(BackendError::Unsupported(
+                "gVisor needs more than one id: run as root, or install uidmap and add a line for \
+                 this user to /etc/subuid and /etc/subgid"
+                    .into(),
+            ));
+        }
+        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
         let result = self
             .groups
-            .create(order.name.as_str(), &order.limits)
+            .create(order.name.as_str(), &self.host_limits(&order.limits))
             .map_err(BackendError::io("make the sandbox's control groups"))
             .and_then(|()| launcher::launch(&self.guest, &self.launch_order(order, &folder, ids)))
             .and_then(|launched| {
@@ -143,12 +157,7 @@ impl Shared {
         result
     }
 
-    fn launch_order(
-        &self,
-        order: &SandboxOrder,
-        folder: &Path,
-        ids: bellglass_protocol::launch::IdMapping,
-    ) -> LaunchOrder {
+    fn launch_order(&self, order: &SandboxOrder, folder: &Path, ids: IdMapping) -> LaunchOrder {
         let joins = self.groups.join_files(order.name.as_str());
         LaunchOrder {
             name: order.name.to_string(),
@@ -158,6 +167,7 @@ impl Shared {
             cgroup_joins: joins.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
             disk: disk_room(&order.limits),
             shared_memory: shared_memory(&order.limits),
+            kernel: self.kernel.clone(),
             guest: GuestConfig {
                 workspace: "/workspace".into(),
                 tool_uid: TOOL_ID,
@@ -169,6 +179,20 @@ impl Shared {
                 orphaned_after_seconds: order.orphaned_after.map(|time| time.as_secs().max(1)),
             },
         }
+    }
+
+    /// What the sandbox may use up as the host counts it. gVisor's kernel holds tools to their limit
+    /// of processes itself, and needs two or more of the host's for each, and some for itself; it
+    /// must not be the one that finds no more.
+    fn host_limits(&self, limits: &Limits) -> Limits {
+        const KERNEL_THREADS: u32 = 128;
+        let processes = match &self.kernel {
+            Kernel::Host => limits.processes,
+            Kernel::Gvisor { .. } => {
+                limits.processes.saturating_mul(2).saturating_add(KERNEL_THREADS)
+            }
+        };
+        Limits { processes, ..*limits }
     }
 
     /// What was done about limits, in words.

@@ -61,6 +61,9 @@ pub(crate) async fn schedule(
         JobRequest::from_json(&body)
     };
     let spec = request.and_then(|request| request.into_spec(&app.offer)).map_err(shortened)?;
+    if let Some(why) = app.isolation.lacks(spec.isolation).await {
+        return Err(RequestError::NotAvailable { field: "isolation", why }.into());
+    }
     if !app.images.exists(&spec.image).await {
         return Err(ApiError::ImageNotFound(spec.image));
     }

@@ -15,7 +15,7 @@ use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::request::{ModelOffer, Offer};
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::wire::{Entry, EntryKind};
-use bellglass_server::{App, Images, LiveContent, LiveError, LiveJobs, ServerSettings};
+use bellglass_server::{App, Images, Isolation, LiveContent, LiveError, LiveJobs, ServerSettings};
 use bellglass_store::artifacts::{ArtifactKey, Artifacts};
 use bellglass_store::{JobFilter, SqliteStore, Store};
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
@@ -64,6 +64,7 @@ impl Harness {
                 model: ModelOffer::NotConfigured,
             },
             images: Arc::new(OnlyBase),
+            isolation: Arc::new(OnlyNamespaces),
             settings: self.settings.clone(),
             other_metrics: Arc::new(|| "worker_text 1\n".into()),
         }
@@ -182,6 +183,15 @@ impl Images for OnlyBase {
     async fn exists(&self, name: &str) -> bool {
         assert_ne!(name, "panic", "this image makes the server panic");
         name == "base"
+    }
+}
+
+struct OnlyNamespaces;
+
+#[async_trait]
+impl Isolation for OnlyNamespaces {
+    async fn lacks(&self, level: IsolationLevel) -> Option<String> {
+        (level > IsolationLevel::Namespace).then(|| "install something".into())
     }
 }
 

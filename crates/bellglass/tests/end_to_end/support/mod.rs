@@ -32,6 +32,9 @@ pub(crate) struct Options {
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
+/// Where the backends keep their sandboxes, in a data folder.
+pub(crate) const SANDBOX_FOLDERS: [&str; 2] = ["sandboxes", "gvisor-sandboxes"];
+
 /// A server's requests are made through it.
 impl std::ops::Deref for TestServer {
     type Target = Client;
@@ -116,8 +119,9 @@ impl TestServer {
 
     /// The first process of a job's sandbox, by its id on the host.
     pub(crate) fn guest_pid(&self, job: &str) -> i32 {
-        let record = self.data().join("sandboxes").join(job).join("sandbox.json");
-        let record: Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+        let records = SANDBOX_FOLDERS.map(|folder| self.data().join(folder).join(job));
+        let record = records.iter().find_map(|folder| fs::read(folder.join("sandbox.json")).ok());
+        let record: Value = serde_json::from_slice(&record.unwrap()).unwrap();
         record["pid"].as_i64().unwrap() as i32
     }
 }
@@ -129,7 +133,8 @@ impl Drop for TestServer {
             let _ = process.kill();
             let _ = process.wait();
         }
-        for sandbox in fs::read_dir(self.data().join("sandboxes")).into_iter().flatten().flatten() {
+        let folders = SANDBOX_FOLDERS.map(|folder| fs::read_dir(self.data().join(folder)));
+        for sandbox in folders.into_iter().flatten().flatten().flatten() {
             let name = sandbox.file_name().into_string().unwrap();
             // By its name, since the server may have died before it recorded the process.
             host::guests_of(&name).into_iter().for_each(host::kill_and_wait);
