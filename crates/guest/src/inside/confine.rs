@@ -8,7 +8,7 @@ use std::io;
 use bellglass_protocol::launch::GuestConfig;
 use seccompiler::BpfProgram;
 
-use super::seccomp;
+use super::{processors, seccomp};
 
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
@@ -21,6 +21,8 @@ pub(super) struct Confinement {
     /// The ids to change to, unless the guest has them already.
     ids: Option<(u32, u32)>,
     limits: Vec<(Resource, u64)>,
+    /// The processors to stay on, where nothing better limits CPU time.
+    processors: Option<libc::cpu_set_t>,
     /// The highest capability of this kernel, where the guest may drop them from the bounding set.
     last_capability: Option<libc::c_ulong>,
     filters: [BpfProgram; 2],
@@ -77,13 +79,25 @@ impl Confinement {
             (libc::RLIMIT_NOFILE, u64::from(config.open_files)),
             // A core dump would fill the workspace with what nobody asked for.
             (libc::RLIMIT_CORE, 0),
+            // What the kernel holds for a process beside its memory: pages that cannot be given
+            // back, queues of messages, signals on their way.
+            (libc::RLIMIT_MEMLOCK, 8 << 20),
+            (libc::RLIMIT_MSGQUEUE, 800 << 10),
+            (libc::RLIMIT_SIGPENDING, 4096),
+            // Going before everybody else on the machine is not for tools.
+            (libc::RLIMIT_RTPRIO, 0),
+            (libc::RLIMIT_NICE, 0),
         ];
         limits.extend(config.processes.map(|count| (libc::RLIMIT_NPROC, u64::from(count))));
+        // The guest adds up all processes and ends the largest. This keeps one of them from running
+        // away between two looks.
+        limits.extend(config.memory.map(|room| (libc::RLIMIT_DATA, room.0 + room.0 / 4)));
         Ok(Self {
             ids,
             limits,
+            processors: config.processors.and_then(processors::choose),
             last_capability: may_drop_capabilities().then(last_capability),
-            filters: seccomp::filters()?,
+            filters: seccomp::filters(config)?,
         })
     }
 
@@ -98,6 +112,10 @@ impl Confinement {
             // Being nicer is allowed to all, and going back to none without a privilege.
             libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICENESS);
             libc::umask(0o022);
+            if let Some(set) = &self.processors {
+                check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set))
+                    .map_err(|errno| (Stage::Limits, errno))?;
+            }
             for (resource, limit) in &self.limits {
                 limit_to(*resource, *limit).map_err(|errno| (Stage::Limits, errno))?;
             }
