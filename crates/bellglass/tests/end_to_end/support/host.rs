@@ -90,3 +90,11 @@ pub(crate) fn kill_and_wait(pid: i32) {
     let _ = pidfd_send_signal(&pidfd, Signal::KILL);
     let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None);
 }
+
+/// Loop devices whose file lies, or lay, below a folder.
+pub(crate) fn disks_in(folder: &Path) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let files = devices
+        .filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    files.filter(|file| file.contains(folder.to_str().unwrap())).collect()
+}
