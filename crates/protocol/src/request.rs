@@ -564,5 +564,11 @@ mod tests {
         let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer()).unwrap();
         assert_eq!(spec.limits.memory, ByteSize::mib(64));
         assert_eq!(spec.limits.processes, Limits::default().processes);
+        // Files fit into that memory, unless a disk was asked for.
+        assert_eq!((spec.limits.disk, spec.nested_sandboxing), (ByteSize::mib(32), false));
+        let body = r#"{"steps":[{"tool":"shell","command":"ls"}],"nested_sandboxing":true,
+                       "limits":{"memory":"64MiB","disk":"1GiB"}}"#;
+        let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer()).unwrap();
+        assert_eq!((spec.limits.disk, spec.nested_sandboxing), (ByteSize::gib(1), true));
     }
 }

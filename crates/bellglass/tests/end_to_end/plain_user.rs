@@ -139,7 +139,7 @@ async fn a_full_disk_and_open_files_are_bounded() {
     );
     let steps = [
         shell("head -c 100M /dev/zero > big"),
-        shell("df -B1M --output=size . | tail -1 | tr -d ' '"),
+        shell("df -B1M --output=size . | tail -1 | tr -d ' '; rm big"),
         files,
     ];
     let limits = json!({ "disk": "1GiB", "memory": "64MiB", "open_files": 64 });

@@ -263,3 +263,6 @@ fn group(file: &std::path::Path, claimed: &str, found: &str) -> Check {
         holds: found == claimed || within,
     }
 }
+
+#[cfg(test)]
+mod tests;
