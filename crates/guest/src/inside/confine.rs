@@ -13,10 +13,6 @@ use super::{processors, seccomp};
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
 
-/// Tools let the guest go first where both compete for the sandbox's share of CPU time, so that
-/// hundreds of busy processes cannot keep it from ending them. Among themselves nothing changes.
-const NICENESS: libc::c_int = 19;
-
 pub(super) struct Confinement {
     /// The ids to change to, unless the guest has them already.
     ids: Option<(u32, u32)>,
@@ -92,6 +88,10 @@ impl Confinement {
         // The guest adds up all processes and ends the largest. This keeps one of them from running
         // away between two looks.
         limits.extend(config.memory.map(|room| (libc::RLIMIT_DATA, room.0 + room.0 / 4)));
+        // A hard limit cannot be raised; a lower one that is there already is as good.
+        for (resource, limit) in &mut limits {
+            *limit = (*limit).min(hard_limit(*resource)?);
+        }
         Ok(Self {
             ids,
             limits,
@@ -109,8 +109,6 @@ impl Confinement {
         // SAFETY: plain system calls on valid arguments; this process is ours to change.
         unsafe {
             prefer_as_victim_of_low_memory();
-            // Being nicer is allowed to all, and going back to none without a privilege.
-            libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICENESS);
             libc::umask(0o022);
             if let Some(set) = &self.processors {
                 check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set))
@@ -211,15 +209,19 @@ unsafe fn prefer_as_victim_of_low_memory() {
     }
 }
 
-unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {
+fn hard_limit(resource: Resource) -> io::Result<u64> {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls get a valid structure.
-    unsafe {
-        check(libc::getrlimit(resource, &mut now))?;
-        // A hard limit cannot be raised; a lower one that is there already is as good.
-        let limit = (limit as libc::rlim_t).min(now.rlim_max);
-        check(libc::setrlimit(resource, &libc::rlimit { rlim_cur: limit, rlim_max: limit }))
+    // SAFETY: the call gets a valid structure.
+    match unsafe { libc::getrlimit(resource, &mut now) } {
+        0 => Ok(now.rlim_max),
+        _ => Err(io::Error::last_os_error()),
     }
+}
+
+unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: the call gets a valid structure.
+    check(unsafe { libc::setrlimit(resource, &limit) })
 }
 
 unsafe fn drop_capabilities() -> Result<(), i32> {
