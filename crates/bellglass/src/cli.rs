@@ -53,7 +53,7 @@ pub(crate) enum Command {
     /// Check the hash chain of a job's log
     Verify(Verify),
     /// Say what this host can and cannot give, and how to fix it
-    Doctor(ImageFolder),
+    Doctor(Doctor),
     /// Show the version
     Version,
 }
@@ -85,6 +85,15 @@ pub(crate) struct ImageFolder {
     /// Folder for images, shared by all data folders [default: images in the user's data folder]
     #[arg(long = "images", value_name = "DIR", env = "BELLGLASS_IMAGES")]
     pub(crate) folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Start a throwaway sandbox and show what is enforced in it; fails if a claim does not hold
+    #[arg(long)]
+    pub(crate) sandbox: bool,
+    #[command(flatten)]
+    pub(crate) images: ImageFolder,
 }
 
 /// Which server to speak to.

@@ -66,11 +66,13 @@ impl Default for ServerSection {
 pub(crate) struct WorkerSection {
     pub(crate) slots: Option<usize>,
     pub(crate) lease: Seconds,
+    /// How often sandboxes that no job needs are looked for.
+    pub(crate) sweep: Seconds,
 }
 
 impl Default for WorkerSection {
     fn default() -> Self {
-        Self { slots: None, lease: Seconds::whole(10) }
+        Self { slots: None, lease: Seconds::whole(10), sweep: Seconds::whole(15) }
     }
 }
 
@@ -320,6 +322,10 @@ impl Config {
         self.file.worker.lease.duration().max(Duration::from_secs(1))
     }
 
+    pub(crate) fn sweep_every(&self) -> Duration {
+        self.file.worker.sweep.duration().max(Duration::from_millis(100))
+    }
+
     /// What jobs are offered here.
     pub(crate) fn offer(&self) -> anyhow::Result<Offer> {
         let defaults = self.file.limits;
@@ -452,7 +458,7 @@ mod tests {
     #[test]
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
-        let all = "data images listen token allowed_hosts body_limit upload_limit slots lease \
+        let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
                    default base_url registries private_exceptions isolation runsc memory disk processes cpus open_files time step_time output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");

@@ -68,7 +68,7 @@ impl Installation {
         Self { orphaned_after: Duration::from_secs(30), ..self }
     }
 
-    pub(crate) fn worker(&self, slots: usize, lease: Duration) -> Worker {
+    pub(crate) fn worker(&self, slots: usize, lease: Duration, sweep_every: Duration) -> Worker {
         let settings = WorkerSettings {
             // One process at a time holds the data folder, so one name is enough, and a process
             // that starts again knows which jobs were its own.
@@ -77,6 +77,7 @@ impl Installation {
             lease,
             spools: self.data.join("spools"),
             orphaned_after: self.orphaned_after,
+            sweep_every,
         };
         Worker::new(
             settings,

@@ -59,6 +59,9 @@ async fn inside_the_namespace() {
         home: workspace.to_str().unwrap().into(),
         open_files: 256,
         processes: Some(150),
+        nested_sandboxing: false,
+        memory: None,
+        processors: None,
         orphaned_after_seconds: None,
     };
     std::thread::spawn(move || bellglass_guest::inside::run(listener, config));

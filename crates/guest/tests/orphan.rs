@@ -20,6 +20,9 @@ async fn a_guest_without_a_worker_ends_itself() {
         home: text.into(),
         open_files: 512,
         processes: None,
+        nested_sandboxing: false,
+        memory: None,
+        processors: None,
         orphaned_after_seconds: Some(1),
     };
     let guest = tokio::spawn(bellglass_guest::inside::serve(listener, config));

@@ -21,9 +21,16 @@ pub struct JobSpec {
     pub network: NetworkPolicy,
     /// The least isolation that the job accepts.
     pub isolation: IsolationLevel,
+    /// Whether tools may make user namespaces of their own, as a browser's own sandbox does.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub nested_sandboxing: bool,
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,
+}
+
+fn is_off(option: &bool) -> bool {
+    !option
 }
 
 /// What the job is to do.
@@ -94,7 +101,8 @@ pub struct InitialFile {
 pub struct Limits {
     /// Memory of all processes together, the files in the sandbox included.
     pub memory: ByteSize,
-    /// What the sandbox may write to its root and its workspace.
+    /// What the sandbox may write to its root and its workspace. Up to half of `memory` it is held
+    /// there; more is reserved on the host's disk.
     pub disk: ByteSize,
     /// Processes and threads at once.
     pub processes: u32,

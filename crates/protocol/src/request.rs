@@ -45,6 +45,10 @@ pub struct JobRequest {
     /// The least isolation that the job accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
+    /// Lets tools make user namespaces of their own, as a browser's own sandbox does. Off unless
+    /// asked for: such a namespace opens much of the kernel to whatever runs in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nested_sandboxing: Option<bool>,
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,
@@ -259,6 +263,7 @@ impl JobRequest {
             limits: self.limits.unwrap_or_default().resolve(offer)?,
             network: self.network.unwrap_or_default(),
             isolation: self.isolation.unwrap_or(offer.isolation),
+            nested_sandboxing: self.nested_sandboxing.unwrap_or_default(),
             files: self.files,
         })
     }
@@ -312,9 +317,16 @@ impl Offer {
 impl LimitsRequest {
     fn resolve(self, offer: &Offer) -> Result<Limits, RequestError> {
         let (defaults, maxima) = (&offer.defaults, &offer.maxima);
+        let memory =
+            pick("memory", self.memory, ByteSize::mib(16), defaults.memory, maxima.memory)?;
+        // A job that only asks for less memory does not mean to reserve room on the host's disk.
+        let disk = match self.memory {
+            Some(memory) => defaults.disk.min(ByteSize(memory.0 / 2)),
+            None => defaults.disk,
+        };
         Ok(Limits {
-            memory: pick("memory", self.memory, ByteSize::mib(16), defaults.memory, maxima.memory)?,
-            disk: pick("disk", self.disk, ByteSize::mib(1), defaults.disk, maxima.disk)?,
+            memory,
+            disk: pick("disk", self.disk, ByteSize::mib(1), disk, maxima.disk)?,
             processes: pick("processes", self.processes, 8, defaults.processes, maxima.processes)?,
             cpus: pick("cpus", self.cpus, 0.01, defaults.cpus, maxima.cpus)?,
             open_files: pick(
@@ -548,6 +560,12 @@ mod tests {
         let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer()).unwrap();
         assert_eq!(spec.limits.memory, ByteSize::mib(64));
         assert_eq!(spec.limits.processes, Limits::default().processes);
+        // Files fit into that memory, unless a disk was asked for.
+        assert_eq!((spec.limits.disk, spec.nested_sandboxing), (ByteSize::mib(32), false));
+        let body = r#"{"steps":[{"tool":"shell","command":"ls"}],"nested_sandboxing":true,
+                       "limits":{"memory":"64MiB","disk":"1GiB"}}"#;
+        let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer()).unwrap();
+        assert_eq!((spec.limits.disk, spec.nested_sandboxing), (ByteSize::gib(1), true));
     }
 
     #[test]

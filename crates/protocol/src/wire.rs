@@ -187,7 +187,7 @@ pub enum Reply {
     Welcome {
         protocol: u32,
         version: String,
-        probe: Probe,
+        probe: Box<Probe>,
     },
     Done {
         result: CallResult,
@@ -231,6 +231,9 @@ pub struct CallResult {
     pub duration_ms: u64,
     /// Output bytes of the call in all.
     pub output_bytes: u64,
+    /// Processes that the guest ended meanwhile because the sandbox had used up its memory.
+    #[serde(default)]
+    pub memory_kills: u64,
 }
 
 /// Something in the workspace.

@@ -113,6 +113,29 @@ impl Backends {
         failed.map_or(Ok(count), Err)
     }
 
+    /// The names of all sandboxes, whichever backend made them.
+    pub async fn names(&self) -> Result<HashSet<SandboxName>, BackendError> {
+        let mut names = HashSet::new();
+        for entry in &self.entries {
+            names.extend(entry.backend.names().await?);
+        }
+        Ok(names)
+    }
+
+    /// Removes these sandboxes, as far as nobody holds them. Returns how many.
+    pub async fn remove_orphans(
+        &self,
+        names: &HashSet<SandboxName>,
+    ) -> Result<usize, BackendError> {
+        let mut count = 0;
+        for entry in &self.entries {
+            let own = entry.backend.names().await?;
+            let own = own.intersection(names).cloned().collect();
+            count += entry.backend.remove_orphans(&own).await?;
+        }
+        Ok(count)
+    }
+
     /// The weakest is not tried ahead: if it fails there is nothing else, and each start tells why.
     async fn works(&self, entry: &Entry) -> Result<(), String> {
         let weakest = self.entries.first().map(|first| first.backend.level());
@@ -169,6 +192,14 @@ mod tests {
 
         async fn remove(&self, _: &SandboxName) -> Result<(), BackendError> {
             Ok(())
+        }
+
+        async fn names(&self) -> Result<HashSet<SandboxName>, BackendError> {
+            Ok(HashSet::new())
+        }
+
+        async fn remove_orphans(&self, _: &HashSet<SandboxName>) -> Result<usize, BackendError> {
+            Ok(0)
         }
 
         async fn sweep(&self, _: &HashSet<SandboxName>) -> Result<usize, BackendError> {

@@ -74,7 +74,7 @@ impl GuestClient {
         let client = Self { mux };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
         match exchange.reply().await? {
-            Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, probe)),
+            Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, *probe)),
             Reply::Welcome { protocol, .. } => Err(ClientError::Version(protocol)),
             other => Err(out_of_turn("a welcome", &other)),
         }

@@ -20,6 +20,8 @@ pub enum SandboxError {
     Guest(#[from] ClientError),
     #[error("the guest did not greet within {} s", GREETING_TIME.as_secs())]
     NoGreeting,
+    #[error("the sandbox is not what it is claimed to be: {}", failures(.0))]
+    NotSealed(Box<SandboxReport>),
 }
 
 /// A sandbox with its guest answering. Must be ended with [`Sandbox::destroy`].
@@ -65,19 +67,25 @@ impl Sandbox {
             Ok(GuestClient::connect(wire, egress).await?)
         };
         let greeted = tokio::time::timeout(GREETING_TIME, greeting).await;
-        match greeted.unwrap_or(Err(SandboxError::NoGreeting)) {
-            Ok((guest, probe)) => {
-                let set_up = running.set_up();
-                let report = SandboxReport {
-                    backend: backend.name().into(),
-                    isolation: backend.level(),
-                    image: image.into(),
-                    enforced: set_up.enforced,
-                    missing: set_up.missing,
-                    inside: probe,
-                };
-                Ok(Self { running, guest, report })
+        let sealed = greeted.unwrap_or(Err(SandboxError::NoGreeting)).and_then(|(guest, probe)| {
+            let set_up = running.set_up();
+            let report = SandboxReport {
+                backend: backend.name().into(),
+                isolation: backend.level(),
+                image: image.into(),
+                enforced: set_up.enforced,
+                missing: set_up.missing,
+                checks: running.attest(&probe),
+                inside: probe,
+            };
+            match report.checks.iter().all(|check| check.holds) {
+                true => Ok((guest, report)),
+                // Nobody may work in a sandbox that is less than it says.
+                false => Err(SandboxError::NotSealed(Box::new(report))),
             }
+        });
+        match sealed {
+            Ok((guest, report)) => Ok(Self { running, guest, report }),
             Err(error) => {
                 running.stop().await?;
                 Err(error)
@@ -106,4 +114,12 @@ impl Sandbox {
     pub async fn destroy(&self) -> Result<(), BackendError> {
         self.running.stop().await
     }
+}
+
+/// Every claim that does not hold, in words.
+fn failures(report: &SandboxReport) -> String {
+    let failed = report.checks.iter().filter(|check| !check.holds).map(|check| {
+        format!("{} should be `{}` and is `{}`", check.subject, check.claimed, check.found)
+    });
+    failed.collect::<Vec<_>>().join("; ")
 }

@@ -43,6 +43,7 @@ pub async fn try_out(backend: Arc<dyn Backend>) -> Result<SandboxReport, TrialEr
             rootfs: rootfs.path().to_path_buf(),
             limits: Limits { memory: ByteSize::mib(512), ..Limits::default() },
             egress: false,
+            nested_sandboxing: false,
             orphaned_after: Some(DEADLINE),
         };
         let sandbox = Sandbox::start(&*backend, &order, "none", None).await?;

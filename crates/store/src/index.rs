@@ -134,6 +134,7 @@ mod tests {
             limits: Limits::default(),
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
+            nested_sandboxing: false,
             files: Vec::new(),
         }
     }

@@ -82,10 +82,11 @@ impl Hands for SandboxHands<'_> {
         let mut events = Vec::new();
         let ended = self.run_and_keep(n, &call, &mut capture, &mut events).await;
         let outcome = match ended {
-            Ok(mut outcome) => {
+            Ok((mut outcome, counted_by_guest)) => {
                 if outcome.status.is_failure() {
                     let kills = self.sandbox.out_of_memory_kills().await;
-                    let kills = kills.saturating_sub(kills_before);
+                    // Where no control group counts, the guest does.
+                    let kills = kills.saturating_sub(kills_before).max(counted_by_guest);
                     outcome::note_out_of_memory(&mut outcome, kills, &self.limits);
                 }
                 Ok(outcome)
@@ -122,14 +123,15 @@ impl SandboxHands<'_> {
     }
 
     /// Runs the call and keeps its output: the whole of it, if it is long, as an artifact. What is
-    /// left of its live events goes to `events`.
+    /// left of its live events goes to `events`. Also tells how many processes the guest ended for
+    /// want of memory.
     async fn run_and_keep(
         &self,
         n: u32,
         call: &ToolCall,
         capture: &mut Capture,
         events: &mut Vec<EventBody>,
-    ) -> Result<StepOutcome, HandsError> {
+    ) -> Result<(StepOutcome, u64), HandsError> {
         let path = spool::job_folder(&self.spools, self.log.job).join(n.to_string());
         let spool = Spool::open(path, self.limits.output.0, capture)
             .map_err(|error| HandsError::Disk(error.to_string()))?;
@@ -139,11 +141,13 @@ impl SandboxHands<'_> {
         let Keeper { capture, spool, live } = keeper;
         events.extend(live.finish(n).await);
 
-        let mut outcome = outcome::of_result(capture, result?, self.stop.reason());
+        let result = result?;
+        let memory_kills = result.memory_kills;
+        let mut outcome = outcome::of_result(capture, result, self.stop.reason());
         if capture.is_cut() {
             outcome.full_output = Some(self.store_output(n, spool).await?);
         }
-        Ok(outcome)
+        Ok((outcome, memory_kills))
     }
 
     async fn run(

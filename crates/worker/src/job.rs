@@ -114,6 +114,7 @@ async fn open_sandbox(
         rootfs,
         limits: spec.limits,
         egress: egress.is_some(),
+        nested_sandboxing: spec.nested_sandboxing,
         orphaned_after: shared.orphaned_after,
     };
     let started = Instant::now();

@@ -16,6 +16,7 @@ mod pack;
 mod queue;
 mod spool;
 mod stop;
+mod sweep;
 mod way_out;
 mod zip_names;
 

@@ -78,6 +78,7 @@ pub(crate) fn of_interruption(
         error: Some(ToolError { code: code.into(), message }),
         duration_ms: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
         output_bytes: capture.total(),
+        memory_kills: 0,
     };
     of_result(capture, result, None)
 }
@@ -127,6 +128,7 @@ mod tests {
             error: None,
             duration_ms: 5,
             output_bytes: 0,
+            memory_kills: 0,
         }
     }
 

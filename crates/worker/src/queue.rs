@@ -1,13 +1,13 @@
 //! Takes jobs from the queue while there are free slots, keeps their leases, and passes on stops.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::view::JobStatus;
-use bellglass_sandbox::{Backends, SandboxName};
+use bellglass_sandbox::Backends;
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{ClaimedJob, Store, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::job::run_job;
 use crate::stop::{StopReason, StopSwitch};
-use crate::{ImageSource, LiveSandboxes, NetworkSource};
+use crate::{ImageSource, LiveSandboxes, NetworkSource, sweep};
 
 /// How a worker works.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct WorkerSettings {
     pub spools: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
     pub orphaned_after: Duration,
+    /// How often sandboxes that no job needs are looked for.
+    pub sweep_every: Duration,
 }
 
 /// Claims jobs and drives them to their ends.
@@ -92,6 +94,8 @@ impl Worker {
         self.sweep().await;
         let jobs = TaskTracker::new();
         let heartbeat = tokio::spawn(self.heartbeat());
+        let sweeping =
+            tokio::spawn(sweep::keep_sweeping(self.shared.clone(), self.settings.sweep_every));
         let watch = tokio::spawn(pass_on_stops(self.shared.store.clone(), self.held.clone()));
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
@@ -103,6 +107,7 @@ impl Worker {
         jobs.wait().await;
         heartbeat.abort();
         watch.abort();
+        sweeping.abort();
         self.shared.store.release_leases(&self.settings.name).await
     }
 
@@ -150,40 +155,13 @@ impl Worker {
         });
     }
 
-    /// Removes sandboxes whose jobs are over. Those of jobs that are not may be found again.
+    /// Removes sandboxes whose jobs are over, before any is started here.
     async fn sweep(&self) {
-        let keep = match self.unfinished_sandboxes().await {
-            Ok(keep) => keep,
-            Err(error) => {
-                tracing::error!(%error, "cannot tell which sandboxes are in use; removing none");
-                return;
-            }
-        };
-        match self.shared.backends.sweep(&keep).await {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(count, "removed sandboxes that no job needs"),
-            Err(error) => tracing::error!(%error, "cannot remove leftover sandboxes"),
+        let backends = &self.shared.backends;
+        match sweep::unfinished_sandboxes(&*self.shared.store).await {
+            Ok(keep) => sweep::tell(backends.sweep(&keep).await),
+            Err(error) => sweep::cannot_tell(&error),
         }
-    }
-
-    async fn unfinished_sandboxes(&self) -> Result<HashSet<SandboxName>, StoreError> {
-        let mut keep = HashSet::new();
-        for status in [JobStatus::Running, JobStatus::Paused] {
-            let mut filter = bellglass_store::JobFilter {
-                status: Some(status),
-                limit: 200,
-                ..Default::default()
-            };
-            loop {
-                let page = self.shared.store.jobs(&filter).await?;
-                keep.extend(page.jobs.iter().map(|job| SandboxName::of_job(job.id)));
-                filter.before = page.jobs.last().map(|job| job.id);
-                if !page.more {
-                    break;
-                }
-            }
-        }
-        Ok(keep)
     }
 
     /// Renews the leases of all jobs in our hands, and lets go of those that are lost.

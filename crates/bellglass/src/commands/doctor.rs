@@ -1,13 +1,16 @@
 //! `bellglass doctor`: what this host can and cannot give, and how to fix each.
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bellglass_protocol::job::IsolationLevel;
 use bellglass_sandbox::host::{Finding, Verdict, check_host};
 use bellglass_sandbox::image::ImageStore;
 use bellglass_sandbox::trial::try_out;
-use bellglass_sandbox::{GvisorBackend, NamespaceBackend, Sandbox, SandboxName, SandboxOrder};
+use bellglass_sandbox::{
+    GvisorBackend, NamespaceBackend, Sandbox, SandboxError, SandboxName, SandboxOrder,
+};
 use serde_json::json;
 
 use super::{Format, print_json};
@@ -108,16 +111,8 @@ async fn image_and_sandbox(
         return Ok(vec![Finding::other("image", Verdict::Missing, detail, fix)]);
     };
     let mut findings = vec![Finding::good("image", format!("`{name}`, {}", image.hash.short()))];
-    let folder = tempfile::Builder::new().prefix("bellglass-doctor-").tempdir()?;
-    let backend = NamespaceBackend::new(folder.path().join("sandboxes"))?;
-    let order = SandboxOrder {
-        name: SandboxName::throwaway(),
-        rootfs: image.rootfs,
-        limits: config.file.limits,
-        egress: false,
-        orphaned_after: Some(std::time::Duration::from_secs(60)),
-    };
-    findings.push(match Sandbox::start(&backend, &order, name, None).await {
+    let trial = Trial::prepare(config, name, image.rootfs)?;
+    findings.push(match trial.start().await {
         Ok(sandbox) => {
             sandbox.destroy().await?;
             Finding::good("sandbox", "one was started, answered, and was removed")
@@ -130,4 +125,35 @@ async fn image_and_sandbox(
         ),
     });
     Ok(findings)
+}
+
+/// A sandbox that is only made to be looked at.
+pub(super) struct Trial {
+    backend: NamespaceBackend,
+    order: SandboxOrder,
+    image: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Trial {
+    pub(super) fn prepare(config: &Config, image: &str, rootfs: PathBuf) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("bellglass-doctor-").tempdir()?;
+        Ok(Self {
+            backend: NamespaceBackend::new(folder.path().join("sandboxes"))?,
+            order: SandboxOrder {
+                name: SandboxName::throwaway(),
+                rootfs,
+                limits: config.file.limits,
+                egress: false,
+                nested_sandboxing: false,
+                orphaned_after: Some(std::time::Duration::from_secs(60)),
+            },
+            image: image.to_owned(),
+            _folder: folder,
+        })
+    }
+
+    pub(super) async fn start(&self) -> Result<Sandbox, SandboxError> {
+        Sandbox::start(&self.backend, &self.order, &self.image, None).await
+    }
 }

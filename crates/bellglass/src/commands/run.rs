@@ -60,7 +60,8 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     let changes = installation.store.changes();
     let job = installation.store.schedule(spec).await?;
     let shutdown = CancellationToken::new();
-    let worker = tokio::spawn(installation.worker(1, config.lease()).run(shutdown.clone()));
+    let worker = installation.worker(1, config.lease(), config.sweep_every());
+    let worker = tokio::spawn(worker.run(shutdown.clone()));
     // A task of its own: printing waits for the reader, and signals must not wait with it.
     let show = print_with(format);
     let following = tokio::spawn(follow(installation.store.clone(), changes, job, show));

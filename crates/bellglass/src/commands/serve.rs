@@ -44,7 +44,8 @@ pub(super) async fn serve(
     };
 
     let shutdown = CancellationToken::new();
-    let worker = tokio::spawn(installation.worker(slots, config.lease()).run(shutdown.clone()));
+    let worker = installation.worker(slots, config.lease(), config.sweep_every());
+    let worker = tokio::spawn(worker.run(shutdown.clone()));
     tokio::spawn(cancel_on_signal(shutdown.clone()));
     announce(address, &data, slots, format);
 

@@ -8,19 +8,17 @@ use std::io;
 use bellglass_protocol::launch::GuestConfig;
 use seccompiler::BpfProgram;
 
-use super::{kernel_gaps, seccomp};
+use super::{kernel_gaps, processors, seccomp};
 
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
-
-/// Tools let the guest go first where both compete for the sandbox's share of CPU time, so that
-/// hundreds of busy processes cannot keep it from ending them. Among themselves nothing changes.
-const NICENESS: libc::c_int = 19;
 
 pub(super) struct Confinement {
     /// The ids to change to, unless the guest has them already.
     ids: Option<(u32, u32)>,
     limits: Vec<(Resource, u64)>,
+    /// The processors to stay on, where nothing better limits CPU time.
+    processors: Option<libc::cpu_set_t>,
     /// The highest capability of this kernel, where the guest may drop them from the bounding set.
     last_capability: Option<libc::c_ulong>,
     filters: Vec<BpfProgram>,
@@ -78,13 +76,29 @@ impl Confinement {
             (libc::RLIMIT_NOFILE, u64::from(config.open_files)),
             // A core dump would fill the workspace with what nobody asked for.
             (libc::RLIMIT_CORE, 0),
+            // What the kernel holds for a process beside its memory: pages that cannot be given
+            // back, queues of messages, signals on their way.
+            (libc::RLIMIT_MEMLOCK, 8 << 20),
+            (libc::RLIMIT_MSGQUEUE, 800 << 10),
+            (libc::RLIMIT_SIGPENDING, 4096),
+            // Going before everybody else on the machine is not for tools.
+            (libc::RLIMIT_RTPRIO, 0),
+            (libc::RLIMIT_NICE, 0),
         ];
         limits.extend(config.processes.map(|count| (libc::RLIMIT_NPROC, u64::from(count))));
+        // The guest adds up all processes and ends the largest. This keeps one of them from running
+        // away between two looks.
+        limits.extend(config.memory.map(|room| (libc::RLIMIT_DATA, room.0 + room.0 / 4)));
+        // A hard limit cannot be raised; a lower one that is there already is as good.
+        for (resource, limit) in &mut limits {
+            *limit = (*limit).min(hard_limit(*resource)?);
+        }
         Ok(Self {
             ids,
             limits,
+            processors: config.processors.and_then(processors::choose),
             last_capability: may_drop_capabilities().then(last_capability),
-            filters: seccomp::filters()?.into_iter().chain(kernel_gaps::filter()).collect(),
+            filters: seccomp::filters(config)?.into_iter().chain(kernel_gaps::filter()).collect(),
         })
     }
 
@@ -96,9 +110,11 @@ impl Confinement {
         // SAFETY: plain system calls on valid arguments; this process is ours to change.
         unsafe {
             prefer_as_victim_of_low_memory();
-            // Being nicer is allowed to all, and going back to none without a privilege.
-            libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICENESS);
             libc::umask(0o022);
+            if let Some(set) = &self.processors {
+                check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set))
+                    .map_err(|errno| (Stage::Limits, errno))?;
+            }
             for (resource, limit) in &self.limits {
                 limit_to(*resource, *limit).map_err(|errno| (Stage::Limits, errno))?;
             }
@@ -236,15 +252,19 @@ unsafe fn prefer_as_victim_of_low_memory() {
     }
 }
 
-unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {
+fn hard_limit(resource: Resource) -> io::Result<u64> {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls get a valid structure.
-    unsafe {
-        check(libc::getrlimit(resource, &mut now))?;
-        // A hard limit cannot be raised; a lower one that is there already is as good.
-        let limit = (limit as libc::rlim_t).min(now.rlim_max);
-        check(libc::setrlimit(resource, &libc::rlimit { rlim_cur: limit, rlim_max: limit }))
+    // SAFETY: the call gets a valid structure.
+    match unsafe { libc::getrlimit(resource, &mut now) } {
+        0 => Ok(now.rlim_max),
+        _ => Err(io::Error::last_os_error()),
     }
+}
+
+unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: the call gets a valid structure.
+    check(unsafe { libc::setrlimit(resource, &limit) })
 }
 
 unsafe fn drop_capabilities() -> Result<(), i32> {

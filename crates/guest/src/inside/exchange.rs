@@ -48,7 +48,7 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             let welcome = Reply::Welcome {
                 protocol: PROTOCOL_VERSION,
                 version: env!("CARGO_PKG_VERSION").into(),
-                probe: guest.probe.clone(),
+                probe: Box::new(guest.probe.clone()),
             };
             answer(wire, welcome).await
         }
@@ -114,5 +114,6 @@ fn broken(call: &Call) -> CallResult {
         error: Some(failure("internal_error", "the tool itself broke; try again in another way")),
         duration_ms: 0,
         output_bytes: call.output.total(),
+        memory_kills: 0,
     }
 }

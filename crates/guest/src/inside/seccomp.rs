@@ -6,41 +6,59 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use bellglass_protocol::launch::GuestConfig;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch, sock_filter,
 };
 
 /// The filters, ready to load in this order.
-pub(super) fn filters() -> io::Result<[BpfProgram; 2]> {
-    Ok([absent_calls(), denied_calls().map_err(io::Error::other)?])
+pub(super) fn filters(config: &GuestConfig) -> io::Result<[BpfProgram; 2]> {
+    Ok([absent_calls(config), denied_calls(config).map_err(io::Error::other)?])
 }
 
 /// Calls that fail as if this kernel had none of them, so that libraries fall back.
 ///
 /// Written by hand because `seccompiler` gives one filter one answer, and knows nothing of x32.
-fn absent_calls() -> BpfProgram {
+fn absent_calls(config: &GuestConfig) -> BpfProgram {
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     /// Numbers from here on are x86's x32 calls: the same calls by other numbers, past all rules.
     const X32_CALLS: u32 = 0x4000_0000;
+    // Its flags lie in memory, where no filter can see them. Libraries fall back to clone.
+    let mut absent = vec![libc::SYS_clone3];
+    if config.memory.is_some() {
+        // Memory that lies in no process and in no folder could not be added up by the guest.
+        absent.extend([libc::SYS_memfd_create, libc::SYS_shmget]);
+    }
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    vec![
-        instruction(LOAD_NUMBER, 0, 0, 0),
-        instruction(JUMP_IF_AT_LEAST, 2, 0, X32_CALLS),
-        // Its flags lie in memory, where no filter can see them. Libraries fall back to clone.
-        instruction(JUMP_IF_EQUAL, 1, 0, libc::SYS_clone3 as u32),
-        instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-        instruction(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
-    ]
+    let mut program = vec![instruction(LOAD_NUMBER, 0, 0, 0)];
+    // Each check jumps over the checks after it and over the permission that follows them.
+    let over = |checks_after: usize| checks_after as u8 + 1;
+    program.push(instruction(JUMP_IF_AT_LEAST, over(absent.len()), 0, X32_CALLS));
+    for (index, call) in absent.iter().enumerate() {
+        let checks_after = absent.len() - 1 - index;
+        program.push(instruction(JUMP_IF_EQUAL, over(checks_after), 0, *call as u32));
+    }
+    program.push(instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    program.push(instruction(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32));
+    program
 }
 
-fn denied_calls() -> Result<BpfProgram, seccompiler::Error> {
+fn denied_calls(config: &GuestConfig) -> Result<BpfProgram, seccompiler::Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         always_denied().into_iter().map(|call| (call, Vec::new())).collect();
-    rules.extend(denied_by_argument()?);
+    if config.processors.is_some() {
+        // The choice of processors is all that limits CPU time here, so it must stand.
+        rules.insert(libc::SYS_sched_setaffinity, Vec::new());
+    }
+    if config.nested_sandboxing {
+        // A browser's sandbox leaves the file tree by a new root once it is in its own namespace.
+        rules.remove(&libc::SYS_chroot);
+    }
+    rules.extend(denied_by_argument(config)?);
     // A foreign architecture (i386 by `int 0x80`) has other numbers: seccompiler kills it.
     let arch: TargetArch =
         std::env::consts::ARCH.try_into().map_err(seccompiler::Error::Backend)?;
@@ -130,17 +148,16 @@ fn always_denied() -> Vec<i64> {
     calls
 }
 
-fn denied_by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
+fn denied_by_argument(
+    config: &GuestConfig,
+) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
-    const NEW_NAMESPACES: [libc::c_int; 7] = [
-        libc::CLONE_NEWNS,
-        libc::CLONE_NEWCGROUP,
-        libc::CLONE_NEWUTS,
-        libc::CLONE_NEWIPC,
-        libc::CLONE_NEWUSER,
-        libc::CLONE_NEWPID,
-        libc::CLONE_NEWNET,
-    ];
+    /// Nobody inside needs these.
+    const NEVER: [libc::c_int; 4] =
+        [libc::CLONE_NEWNS, libc::CLONE_NEWCGROUP, libc::CLONE_NEWUTS, libc::CLONE_NEWIPC];
+    /// A browser's own sandbox is made of these, and a job may ask that it can be.
+    const FOR_NESTED_SANDBOXES: [libc::c_int; 3] =
+        [libc::CLONE_NEWUSER, libc::CLONE_NEWPID, libc::CLONE_NEWNET];
     const NEW_TIME_NAMESPACE: u64 = 0x80;
     const QUERY_PERSONALITY: u64 = 0xffff_ffff;
     // TIOCSTI and TIOCLINUX, which C libraries declare with different widths.
@@ -149,8 +166,9 @@ fn denied_by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::
 
     // A user namespace of its own makes a process root over a large part of the kernel.
     let mut clone = Vec::new();
-    for flag in NEW_NAMESPACES {
-        let flag = flag as u64;
+    let nested: &[libc::c_int] = if config.nested_sandboxing { &[] } else { &FOR_NESTED_SANDBOXES };
+    for flag in NEVER.iter().chain(nested) {
+        let flag = *flag as u64;
         clone.push(rule([(0, MaskedEq(flag), flag)])?);
     }
     let mut unshare = clone.clone();

@@ -15,10 +15,11 @@ use super::{Failed, devices, gvisor_room, id_maps, mounts, privileges};
 pub(super) fn build(
     order: &LaunchOrder,
     image: mounts::ImageSource,
+    scratch: Option<OwnedFd>,
     listener: &UnixListener,
     report: OwnedFd,
 ) -> Result<OwnedFd, (Failed, OwnedFd)> {
-    match close_around(order, image) {
+    match close_around(order, image, scratch) {
         Ok(()) => {}
         Err(failed) => return Err((failed, report)),
     }
@@ -29,7 +30,11 @@ pub(super) fn build(
     }
 }
 
-fn close_around(order: &LaunchOrder, image: mounts::ImageSource) -> Result<(), Failed> {
+fn close_around(
+    order: &LaunchOrder,
+    image: mounts::ImageSource,
+    scratch: Option<OwnedFd>,
+) -> Result<(), Failed> {
     image.approach()?;
     let id = id_maps::guest_id(order.ids);
     syscalls::become_ids(id, id, order.ids != IdMapping::Single).stage("take the guest's ids")?;
@@ -38,13 +43,13 @@ fn close_around(order: &LaunchOrder, image: mounts::ImageSource) -> Result<(), F
     rustix::system::sethostname(order.name.as_bytes()).stage("set the host name")?;
     bring_up_loopback()?;
 
-    let root = mounts::assemble(order, image)?;
+    let root = mounts::assemble(order, image, scratch)?;
     // Files that the guest makes for others must be readable as their makers meant.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     match &order.kernel {
         Kernel::Host => {
             devices::mount_dev(&root, order.shared_memory)?;
-            devices::mount_proc(&root)?;
+            devices::mount_proc(&root, order.guest.nested_sandboxing)?;
             leave_the_host(&root)?;
             privileges::drop_all_but_needed()
         }

@@ -50,6 +50,9 @@ impl TestGuest {
             home: folder.path().to_str().unwrap().into(),
             open_files: 512,
             processes: None,
+            nested_sandboxing: false,
+            memory: None,
+            processors: None,
             orphaned_after_seconds: None,
         };
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

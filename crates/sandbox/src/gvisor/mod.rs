@@ -54,6 +54,14 @@ impl Backend for GvisorBackend {
         self.cages.remove(name).await
     }
 
+    async fn names(&self) -> Result<HashSet<SandboxName>, BackendError> {
+        self.cages.names().await
+    }
+
+    async fn remove_orphans(&self, names: &HashSet<SandboxName>) -> Result<usize, BackendError> {
+        self.cages.remove_orphans(names).await
+    }
+
     async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
         self.cages.sweep(keep).await
     }

@@ -73,6 +73,7 @@ impl Fixture {
             rootfs: image(),
             limits: Limits { memory: ByteSize::mib(512), ..Limits::default() },
             egress: false,
+            nested_sandboxing: false,
             orphaned_after: None,
         }
     }

@@ -154,6 +154,7 @@ mod tests {
             limits: Limits::default(),
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
+            nested_sandboxing: false,
             files: Vec::new(),
         };
         let (row, scheduled) = IndexRow::accept(spec, now());

@@ -3,6 +3,7 @@
 pub(crate) mod archive;
 pub(crate) mod client;
 pub(crate) mod host;
+pub(crate) mod plain_user;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) use client::Client;
+use plain_user::PlainUser;
 
 /// A `bellglass serve` with a data folder of its own.
 pub(crate) struct TestServer {
@@ -30,6 +32,8 @@ pub(crate) struct Options {
     /// The content of `bellglass.toml`.
     pub(crate) config: &'static str,
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// Runs the server as an ordinary user.
+    pub(crate) user: Option<PlainUser>,
 }
 
 /// Where the backends keep their sandboxes, in a data folder.
@@ -56,6 +60,9 @@ impl TestServer {
     pub(crate) fn with(options: Options) -> Self {
         let folder = tempfile::Builder::new().prefix("bellglass-test-").tempdir().unwrap();
         fs::write(folder.path().join("bellglass.toml"), options.config).unwrap();
+        if let Some(user) = options.user {
+            user.move_in(folder.path());
+        }
         let client = Client::new(String::new());
         let mut server = Self { options, process: None, client, folder };
         server.start_again();
@@ -83,7 +90,10 @@ impl TestServer {
             command.args(["--slots", &slots.to_string()]);
         }
         command.envs(self.options.environment.iter().cloned());
-        command
+        match self.options.user {
+            Some(user) => user.command(self.folder.path(), &command, &images()),
+            None => command,
+        }
     }
 
     pub(crate) fn pid(&self) -> i32 {
