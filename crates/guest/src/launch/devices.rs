@@ -15,7 +15,7 @@ const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC;
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Files of /proc that tell about or act on the whole machine.
-const COVERED_FILES: [&str; 8] = [
+const COVERED_FILES: [&str; 9] = [
     "kcore",         // the kernel's memory
     "keys",          // other users' keyrings
     "latency_stats", // what other processes wait for
@@ -24,6 +24,7 @@ const COVERED_FILES: [&str; 8] = [
     "sched_debug",   // names of other processes
     "sysrq-trigger", // reboots the machine
     "kallsyms",      // kernel addresses
+    "cmdline",       // how the host was booted
 ];
 
 /// Folders of /proc that tell about hardware.
