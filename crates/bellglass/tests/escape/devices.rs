@@ -24,7 +24,7 @@ async fn device_files_that_are_there() {
         &TestServer::start(),
         "found = set()\n\
          for folder, folders, files in os.walk('/'):\n\
-        \x20   if folder == '/proc': folders.clear()\n\
+        \x20   if folder == '/proc': folders.clear(); continue\n\
         \x20   for name in files:\n\
         \x20       try: mode = os.lstat(f'{folder}/{name}').st_mode\n\
         \x20       except OSError: continue\n\

@@ -65,7 +65,6 @@ async fn file_capabilities() {
         ),
         ("call('prctl', 47, 2, 21, 0, 0)", "EPERM"),
         ("call('prctl', 28, 1, 0, 0, 0)", "EPERM"),
-        ("os.setxattr('/workspace', 'security.selinux', b'x')", "EPERM|ENOTSUP"),
         ("os.setxattr('/workspace', 'trusted.x', b'x')", "EPERM"),
     ];
     assert_refused(&TestServer::start(), &attempts).await;

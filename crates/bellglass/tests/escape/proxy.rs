@@ -98,7 +98,6 @@ fn sending(requests: &[String]) -> String {
          for request in json.loads({}):\n\
         \x20   with socket.create_connection(('127.0.0.1', 3128), timeout=30) as proxy:\n\
         \x20       proxy.sendall(request.encode('latin-1'))\n\
-        \x20       proxy.shutdown(socket.SHUT_WR)\n\
         \x20       answer = b''\n\
         \x20       try:\n\
         \x20           while piece := proxy.recv(65536): answer += piece\n\
@@ -122,7 +121,8 @@ async fn assert_harmless(requests: impl Fn(&str, &str) -> Vec<String>) -> (Value
     drop(server);
     assert_eq!(forbidden.heard().await, Vec::<String>::new());
     let heard = allowed.heard().await;
-    for text in &heard {
+    // A connection that was broken off before its request brought nothing.
+    for text in heard.iter().filter(|text| !text.is_empty()) {
         let (lines, _) = only_request(text);
         assert!(!lines[0].contains("smuggled"), "{text:?}");
         assert!(lines.contains(&format!("host: {}", place(&allowed)).as_str()), "{text:?}");
@@ -134,21 +134,25 @@ async fn assert_harmless(requests: impl Fn(&str, &str) -> Vec<String>) -> (Value
 #[tokio::test]
 async fn request_smuggling() {
     let (answers, heard) = assert_harmless(|allowed, forbidden| {
+        let last = "Connection: close\r\n\r\n";
         let hidden =
-            format!("GET http://{forbidden}/smuggled HTTP/1.1\r\nHost: {forbidden}\r\n\r\n");
-        let plain = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
-        let post = |headers: &str, body: &str| {
+            format!("GET http://{forbidden}/smuggled HTTP/1.1\r\nHost: {forbidden}\r\n{last}");
+        let plain = &format!("GET /smuggled HTTP/1.1\r\nHost: x\r\n{last}");
+        let kept = |headers: &str, body: &str| {
             format!("POST http://{allowed}/ HTTP/1.1\r\nHost: {allowed}\r\n{headers}\r\n{body}")
         };
+        let post =
+            |headers: &str, body: &str| kept(&format!("Connection: close\r\n{headers}"), body);
         let chunked = |body: &str| format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+        let coded = |coding: &str| post(coding, &chunked(plain));
         let length = plain.len();
         vec![
             // Which length counts?
-            post(
+            kept(
                 "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
                 &format!("0\r\n\r\n{hidden}"),
             ),
-            post(
+            kept(
                 "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
                 &format!("0\r\n\r\n{plain}"),
             ),
@@ -157,38 +161,35 @@ async fn request_smuggling() {
             post(&format!("Content-Length: +{length}\r\n"), plain),
             post(&format!("Content-Length: -{length}\r\n"), plain),
             // Codings that one reads and the other does not.
-            post("Transfer-Encoding: xchunked\r\n", &chunked(plain)),
-            post("Transfer-Encoding: chunked, identity\r\n", &chunked(plain)),
-            post("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", &chunked(plain)),
-            post("Transfer-Encoding : chunked\r\n", &chunked(plain)),
-            post("Transfer-Encoding:\u{b}chunked\r\n", &chunked(plain)),
-            post("X: y\r\n Transfer-Encoding: chunked\r\n", &chunked(plain)),
-            post("X: y\nTransfer-Encoding: chunked\r\n", &chunked(plain)),
-            post("X: y\rTransfer-Encoding: chunked\r\n", &chunked(plain)),
+            coded("Transfer-Encoding: xchunked\r\n"),
+            coded("Transfer-Encoding: chunked, identity\r\n"),
+            coded("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n"),
+            coded("Transfer-Encoding : chunked\r\n"),
+            coded("Transfer-Encoding:\u{b}chunked\r\n"),
+            coded("X: y\r\n Transfer-Encoding: chunked\r\n"),
+            coded("X: y\nTransfer-Encoding: chunked\r\n"),
+            coded("X: y\rTransfer-Encoding: chunked\r\n"),
             post("Transfer-Encoding: chunked\r\n", &format!("0;a=\n{plain}\r\n\r\n0\r\n\r\n")),
             post(
                 "Transfer-Encoding: chunked\r\n",
                 &format!("ffffffffffffffff0\r\n{plain}\r\n0\r\n\r\n"),
             ),
-            post(
+            kept(
                 "Transfer-Encoding: chunked\r\n",
                 &format!("0\r\nHost: {forbidden}\r\n\r\n{hidden}"),
             ),
             // Headers that are said to concern only this connection.
             post(&format!("Connection: content-length\r\nContent-Length: {length}\r\n"), plain),
-            post(
-                "Connection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n",
-                &chunked(plain),
-            ),
+            coded("Connection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n"),
             post("Connection: host\r\nContent-Length: 0\r\n", ""),
             // A second request on a connection whose first was allowed.
-            post("Content-Length: 0\r\n", &hidden),
-            post("Expect: 100-continue\r\nContent-Length: 0\r\n", &hidden),
+            kept("Content-Length: 0\r\n", &hidden),
+            kept("Expect: 100-continue\r\nContent-Length: 0\r\n", &hidden),
             // An upgrade would end the reading of requests.
-            post("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n", plain),
-            post(
+            kept("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n", &hidden),
+            kept(
                 "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n",
-                plain,
+                &hidden,
             ),
         ]
     })
@@ -209,7 +210,7 @@ async fn one_host_asked_and_another_meant() {
         let get = |target: &str, host: &str| {
             format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
         };
-        let tunnel = |target: &str| format!("CONNECT {target} HTTP/1.1\r\nHost: {allowed}\r\n\r\n");
+        let tunnel = |target: &str| format!("CONNECT {target} HTTP/1.1\r\nHost: {allowed}\r\nConnection: close\r\n\r\n");
         vec![
             get(&format!("http://{allowed}/"), forbidden),
             get(&format!("http://{forbidden}/"), allowed),

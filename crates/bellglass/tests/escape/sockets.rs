@@ -41,7 +41,7 @@ async fn docker_and_other_sockets_of_the_host() {
         &server,
         "found = []\n\
          for folder, folders, files in os.walk('/'):\n\
-        \x20   if folder == '/proc': folders.clear()\n\
+        \x20   if folder == '/proc': folders.clear(); continue\n\
         \x20   for name in files:\n\
         \x20       try: mode = os.lstat(f'{folder}/{name}').st_mode\n\
         \x20       except OSError: continue\n\
