@@ -22,6 +22,16 @@ pub const MAX_FRAME_FROM_GUEST: usize = 1 << 20;
 /// The largest frame that a guest takes from the worker: a tool call with a file's content in it.
 pub const MAX_FRAME_FROM_WORKER: usize = 64 << 20;
 
+/// The longest greeting that the worker takes: it stands in the job's log for good.
+pub const MAX_WELCOME: usize = 64 << 10;
+
+/// All names of one folder together, as far as the worker takes them.
+pub const MAX_LISTED_NAMES: usize = 8 << 20;
+
+/// The longest message of an error that the worker keeps, and the longest code.
+pub const MAX_ERROR_MESSAGE: usize = 16 << 10;
+pub const MAX_ERROR_CODE: usize = 64;
+
 /// How much raw data goes into one frame.
 pub const DATA_CHUNK: usize = 64 << 10;
 
@@ -207,6 +217,36 @@ pub enum Reply {
         error: Option<String>,
     },
     End,
+}
+
+impl Reply {
+    /// Reads a reply as the worker does: what is kept of it is bounded.
+    pub fn parse(text: &[u8]) -> Result<Self, WireError> {
+        let reply = serde_json::from_slice(text)?;
+        Ok(match reply {
+            Self::Welcome { .. } if text.len() > MAX_WELCOME => {
+                let (length, limit) = (text.len(), MAX_WELCOME);
+                return Err(WireError::FrameTooLarge { length, limit });
+            }
+            Self::Error { mut error } => {
+                error.code.truncate(error.code.floor_char_boundary(MAX_ERROR_CODE));
+                error.message.truncate(error.message.floor_char_boundary(MAX_ERROR_MESSAGE));
+                Self::Error { error }
+            }
+            reply => reply,
+        })
+    }
+}
+
+impl Entry {
+    /// Bytes of the names in it.
+    pub fn name_bytes(&self) -> usize {
+        let target = match &self.kind {
+            EntryKind::Symlink { target } => target.len(),
+            EntryKind::File | EntryKind::Folder | EntryKind::Other => 0,
+        };
+        self.path.len() + target
+    }
 }
 
 /// What the worker says in the middle of an exchange.
