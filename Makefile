@@ -15,13 +15,14 @@ demo: ## Build everything, run two example jobs, keep serving (ONCE=1: exit afte
 	$(binary) image build
 	@scripts/demo.sh
 
-# Everything here uses one profile, so that what one command compiled serves the next. The image
-# is built before the tests because they start real sandboxes; the benchmarks are tried for a few
-# seconds so that they cannot rot unseen; nextest comes last and sums up.
+# Everything is compiled once, with the tests: another choice of packages would have other features.
+# The image is built before the tests because they start real sandboxes; the benchmarks are tried for
+# a few seconds so that they cannot rot unseen; nextest comes last and sums up.
 test: ## Format, lints, licences and all tests
 	@scripts/setup.sh test
 	$(MAKE) --no-print-directory lint
-	$(CARGO) run --quiet --locked --package bellglass -- image build
+	$(CARGO) nextest run --workspace --locked --no-run --cargo-quiet
+	target/debug/bellglass image build
 	bench/run.sh --smoke
 	$(CARGO) nextest run --workspace --locked
 
