@@ -238,6 +238,62 @@ impl Reply {
     }
 }
 
+impl Reply {
+    /// What it is, for those to whom it comes out of turn.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Welcome { .. } => "a welcome",
+            Self::Done { .. } => "a result",
+            Self::Ok => "a confirmation",
+            Self::Error { .. } => "an error",
+            Self::File { .. } => "a file",
+            Self::Entry { .. } => "an entry",
+            Self::EntryEnd { .. } => "an entry's end",
+            Self::End => "an end",
+        }
+    }
+}
+
+/// What comes next out of a workspace that is being packed.
+#[derive(Debug)]
+pub enum Packed {
+    Entry(Entry),
+    /// A piece of the file whose entry came last.
+    Data(Bytes),
+    /// That file is over; the text says why it is not whole.
+    FileEnd(Option<String>),
+}
+
+/// One frame of the answer to [`Request::Pack`].
+#[derive(Debug)]
+pub enum PackReply {
+    Piece(Packed),
+    /// All was sent.
+    End,
+    Refused(ToolError),
+}
+
+impl PackReply {
+    pub fn read(frame: Frame) -> Result<Self, WireError> {
+        const EXPECTED: &str = "the workspace";
+        Ok(Self::Piece(match frame {
+            Frame::Data(piece) => Packed::Data(piece),
+            Frame::Output(..) => {
+                return Err(WireError::OutOfTurn { expected: EXPECTED, got: "output" });
+            }
+            Frame::Message(text) => match Reply::parse(&text)? {
+                Reply::Entry { entry } => Packed::Entry(entry),
+                Reply::EntryEnd { error } => Packed::FileEnd(error),
+                Reply::End => return Ok(Self::End),
+                Reply::Error { error } => return Ok(Self::Refused(error)),
+                other => {
+                    return Err(WireError::OutOfTurn { expected: EXPECTED, got: other.name() });
+                }
+            },
+        }))
+    }
+}
+
 impl Entry {
     /// Bytes of the names in it.
     pub fn name_bytes(&self) -> usize {

@@ -12,7 +12,7 @@ use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{
     CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, MAX_LISTED_NAMES, Opening, PROTOCOL_VERSION,
-    Receipt, Reply, Request, WireError,
+    PackReply, Packed, Receipt, Reply, Request, WireError,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -231,29 +231,13 @@ pub struct Packing {
     exchange: Exchange,
 }
 
-/// What comes next out of a workspace that is being packed.
-#[derive(Debug)]
-pub enum Packed {
-    Entry(Entry),
-    /// A piece of the file whose entry came last.
-    Data(Bytes),
-    /// That file is over; the text says why it is not whole.
-    FileEnd(Option<String>),
-}
-
 impl Packing {
     /// The next piece; `None` when all was sent.
     pub async fn next(&mut self) -> Result<Option<Packed>, ClientError> {
-        match self.exchange.frame_in_time().await? {
-            Frame::Data(piece) => Ok(Some(Packed::Data(piece))),
-            Frame::Message(text) => match parse(&text)? {
-                Reply::Entry { entry } => Ok(Some(Packed::Entry(entry))),
-                Reply::EntryEnd { error } => Ok(Some(Packed::FileEnd(error))),
-                Reply::End => Ok(None),
-                Reply::Error { error } => Err(ClientError::Refused(error)),
-                other => Err(out_of_turn("the workspace", &other)),
-            },
-            Frame::Output(..) => Err(unexpected("the workspace", "output")),
+        match PackReply::read(self.exchange.frame_in_time().await?)? {
+            PackReply::Piece(piece) => Ok(Some(piece)),
+            PackReply::End => Ok(None),
+            PackReply::Refused(error) => Err(ClientError::Refused(error)),
         }
     }
 }
@@ -315,17 +299,7 @@ fn parse(text: &[u8]) -> Result<Reply, ClientError> {
 }
 
 fn out_of_turn(expected: &'static str, got: &Reply) -> ClientError {
-    let got = match got {
-        Reply::Welcome { .. } => "a welcome",
-        Reply::Done { .. } => "a result",
-        Reply::Ok => "a confirmation",
-        Reply::Error { .. } => "an error",
-        Reply::File { .. } => "a file",
-        Reply::Entry { .. } => "an entry",
-        Reply::EntryEnd { .. } => "an entry's end",
-        Reply::End => "an end",
-    };
-    unexpected(expected, got)
+    unexpected(expected, got.name())
 }
 
 fn unexpected(expected: &'static str, got: &'static str) -> ClientError {
