@@ -6,6 +6,7 @@ set -euo pipefail
 purpose=${1:-build}
 nextest_version=0.9.143
 deny_version=0.20.2
+fuzz_version=0.13.2
 
 fail() {
     printf 'setup: %s\n' "$1" >&2
@@ -150,4 +151,5 @@ if [ "$purpose" = test ]; then
     }
     install_tool cargo-nextest "$nextest_version"
     install_tool cargo-deny "$deny_version"
+    install_tool cargo-fuzz "$fuzz_version"
 fi

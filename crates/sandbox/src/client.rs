@@ -11,8 +11,8 @@ use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{
-    CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, Opening, PROTOCOL_VERSION, Receipt, Reply,
-    Request, WireError,
+    CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, MAX_LISTED_NAMES, Opening, PROTOCOL_VERSION,
+    PackReply, Packed, Receipt, Reply, Request, WireError,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -57,6 +57,7 @@ pub trait OutputSink: Send {
 #[derive(Clone, Debug)]
 pub struct GuestClient {
     mux: Mux,
+    patience: Duration,
 }
 
 impl GuestClient {
@@ -71,13 +72,18 @@ impl GuestClient {
         if let Some(egress) = egress {
             tokio::spawn(take_openings(incoming, egress));
         }
-        let client = Self { mux };
+        let client = Self { mux, patience: PATIENCE };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
         match exchange.reply().await? {
             Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, *probe)),
             Reply::Welcome { protocol, .. } => Err(ClientError::Version(protocol)),
             other => Err(out_of_turn("a welcome", &other)),
         }
+    }
+
+    /// For those who cannot wait as long as usual for a guest that says nothing.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Runs a tool, or joins the call with this id if the guest knows it. Returns when it has ended.
@@ -160,10 +166,15 @@ impl GuestClient {
     /// What is in a folder of the workspace.
     pub async fn list_folder(&self, path: &str) -> Result<Vec<Entry>, ClientError> {
         let mut exchange = self.begin(&Request::ListFolder { path: path.into() }).await?;
-        let mut entries = Vec::new();
+        let (mut entries, mut room) = (Vec::new(), MAX_LISTED_NAMES);
         loop {
             match exchange.reply().await? {
-                Reply::Entry { entry } if entries.len() < MOST_ENTRIES => entries.push(entry),
+                Reply::Entry { entry }
+                    if entries.len() < MOST_ENTRIES && entry.name_bytes() <= room =>
+                {
+                    room -= entry.name_bytes();
+                    entries.push(entry);
+                }
                 Reply::Entry { .. } | Reply::End => return Ok(entries),
                 Reply::Error { error } => return Err(ClientError::Refused(error)),
                 other => return Err(out_of_turn("a folder's entry", &other)),
@@ -186,9 +197,10 @@ impl GuestClient {
     }
 
     async fn begin(&self, request: &Request) -> Result<Exchange, ClientError> {
-        let opened = tokio::time::timeout(PATIENCE, self.mux.open()).await;
+        let opened = tokio::time::timeout(self.patience, self.mux.open()).await;
         let stream = opened.map_err(|_| ClientError::Silent)??;
-        let mut exchange = Exchange { frames: Framed::new(stream, FrameCodec::for_worker()) };
+        let frames = Framed::new(stream, FrameCodec::for_worker());
+        let mut exchange = Exchange { frames, patience: self.patience };
         exchange.send(Frame::message(request)).await?;
         Ok(exchange)
     }
@@ -219,29 +231,13 @@ pub struct Packing {
     exchange: Exchange,
 }
 
-/// What comes next out of a workspace that is being packed.
-#[derive(Debug)]
-pub enum Packed {
-    Entry(Entry),
-    /// A piece of the file whose entry came last.
-    Data(Bytes),
-    /// That file is over; the text says why it is not whole.
-    FileEnd(Option<String>),
-}
-
 impl Packing {
     /// The next piece; `None` when all was sent.
     pub async fn next(&mut self) -> Result<Option<Packed>, ClientError> {
-        match self.exchange.frame_in_time().await? {
-            Frame::Data(piece) => Ok(Some(Packed::Data(piece))),
-            Frame::Message(text) => match parse(&text)? {
-                Reply::Entry { entry } => Ok(Some(Packed::Entry(entry))),
-                Reply::EntryEnd { error } => Ok(Some(Packed::FileEnd(error))),
-                Reply::End => Ok(None),
-                Reply::Error { error } => Err(ClientError::Refused(error)),
-                other => Err(out_of_turn("the workspace", &other)),
-            },
-            Frame::Output(..) => Err(unexpected("the workspace", "output")),
+        match PackReply::read(self.exchange.frame_in_time().await?)? {
+            PackReply::Piece(piece) => Ok(Some(piece)),
+            PackReply::End => Ok(None),
+            PackReply::Refused(error) => Err(ClientError::Refused(error)),
         }
     }
 }
@@ -249,11 +245,12 @@ impl Packing {
 /// One stream of the wire, from the request to its last reply.
 struct Exchange {
     frames: Framed<MuxStream, FrameCodec>,
+    patience: Duration,
 }
 
 impl Exchange {
     async fn send(&mut self, frame: Frame) -> Result<(), ClientError> {
-        let sent = tokio::time::timeout(PATIENCE, self.frames.send(frame)).await;
+        let sent = tokio::time::timeout(self.patience, self.frames.send(frame)).await;
         Ok(sent.map_err(|_| ClientError::Silent)??)
     }
 
@@ -262,7 +259,7 @@ impl Exchange {
     }
 
     async fn frame_in_time(&mut self) -> Result<Frame, ClientError> {
-        tokio::time::timeout(PATIENCE, self.frame()).await.map_err(|_| ClientError::Silent)?
+        tokio::time::timeout(self.patience, self.frame()).await.map_err(|_| ClientError::Silent)?
     }
 
     async fn reply(&mut self) -> Result<Reply, ClientError> {
@@ -298,21 +295,11 @@ impl Exchange {
 }
 
 fn parse(text: &[u8]) -> Result<Reply, ClientError> {
-    serde_json::from_slice(text).map_err(|error| WireError::BadMessage(error).into())
+    Ok(Reply::parse(text)?)
 }
 
 fn out_of_turn(expected: &'static str, got: &Reply) -> ClientError {
-    let got = match got {
-        Reply::Welcome { .. } => "a welcome",
-        Reply::Done { .. } => "a result",
-        Reply::Ok => "a confirmation",
-        Reply::Error { .. } => "an error",
-        Reply::File { .. } => "a file",
-        Reply::Entry { .. } => "an entry",
-        Reply::EntryEnd { .. } => "an entry's end",
-        Reply::End => "an end",
-    };
-    unexpected(expected, got)
+    unexpected(expected, got.name())
 }
 
 fn unexpected(expected: &'static str, got: &'static str) -> ClientError {

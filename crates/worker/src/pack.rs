@@ -1,23 +1,22 @@
 //! Packs a workspace into the job's ZIP: streamed from the guest, never whole in memory.
 
 mod allowance;
+mod archive;
 
-use std::io::{self, Write};
+use std::io;
 
 use bellglass_protocol::event::ResultSummary;
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::wire::{Entry, EntryKind};
-use bellglass_sandbox::client::{ClientError, GuestClient, Packed};
+use bellglass_protocol::wire::Packed;
+use bellglass_sandbox::client::{ClientError, GuestClient};
 use bellglass_store::artifacts::{ArtifactError, ArtifactKey, ArtifactWriter, Artifacts};
-use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
-use zip::write::{SimpleFileOptions, StreamWriter};
-use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use self::allowance::Allowance;
-use crate::zip_names::ZipNames;
+use self::archive::{Archive, Finished, printable};
+
+pub(crate) use self::archive::Addition;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PackError {
@@ -27,12 +26,6 @@ pub(crate) enum PackError {
     Zip(#[from] zip::result::ZipError),
     #[error("the ZIP could not be stored: {0}")]
     Artifact(#[from] ArtifactError),
-}
-
-/// Files of ours that go into the ZIP beside the workspace.
-pub(crate) struct Addition {
-    pub(crate) name: &'static str,
-    pub(crate) content: Vec<u8>,
 }
 
 /// Packs the workspace of `guest`. At most `limit` bytes of file content are taken.
@@ -98,11 +91,6 @@ async fn feed(
     Ok(())
 }
 
-/// A text of the guest's, fit for a note.
-fn printable(text: &str) -> String {
-    text.chars().take(200).flat_map(char::escape_debug).collect()
-}
-
 fn zip(
     writer: ArtifactWriter,
     mut pieces: mpsc::Receiver<Piece>,
@@ -111,14 +99,12 @@ fn zip(
     let mut archive = Archive::new(writer);
     loop {
         match pieces.blocking_recv() {
-            Some(Piece::Packed(Packed::Entry(entry))) => archive.entry(&entry)?,
-            Some(Piece::Packed(Packed::Data(piece))) => archive.data(&piece)?,
-            Some(Piece::Packed(Packed::FileEnd(Some(error)))) => archive.skip_rest(&error),
-            Some(Piece::Packed(Packed::FileEnd(None))) => {}
+            Some(Piece::Packed(packed)) => archive.take(&packed)?,
             Some(Piece::Complete { note }) => {
-                // This one is kept also when there are many others.
-                archive.skipped.extend(note);
-                return archive.finish(additions);
+                let Finished { writer, sha256, entries, skipped } =
+                    archive.finish(note, additions)?;
+                let bytes = writer.finish()?;
+                return Ok(ResultSummary { bytes, sha256, entries, skipped });
             }
             // The guest's side failed and says why there; dropping the writer leaves nothing.
             None => {
@@ -129,146 +115,13 @@ fn zip(
     }
 }
 
-/// The most reasons that are kept for what could not be packed.
-const MOST_SKIPPED: usize = 100;
-
-struct Archive {
-    zip: ZipWriter<StreamWriter<HashingWriter>>,
-    names: ZipNames,
-    entries: u64,
-    skipped: Vec<String>,
-    /// The file whose data comes now; `None` when the data is to be thrown away.
-    open: Option<String>,
-}
-
-impl Archive {
-    fn new(writer: ArtifactWriter) -> Self {
-        let writer = HashingWriter { inner: writer, hash: Sha256::new() };
-        Self {
-            zip: ZipWriter::new_stream(writer),
-            names: ZipNames::default(),
-            entries: 0,
-            skipped: Vec::new(),
-            open: None,
-        }
-    }
-
-    fn entry(&mut self, entry: &Entry) -> Result<(), PackError> {
-        self.open = None;
-        let is_symlink = matches!(entry.kind, EntryKind::Symlink { .. });
-        let name = match self.names.admit(&entry.path, is_symlink) {
-            Ok(name) => name,
-            Err(why) => {
-                self.skipped(format!("{}: {why}", printable(&entry.path)));
-                return Ok(());
-            }
-        };
-        let options = options(entry.mode, entry.modified);
-        match &entry.kind {
-            EntryKind::File => {
-                self.zip.start_file(&name, options)?;
-                self.open = Some(name);
-            }
-            EntryKind::Folder => self.zip.add_directory(name, options)?,
-            EntryKind::Symlink { target } => self.zip.add_symlink(name, target, options)?,
-            EntryKind::Other => {
-                self.skipped(format!(
-                    "{}: neither a file, a folder nor a symlink",
-                    printable(&name)
-                ));
-                return Ok(());
-            }
-        }
-        self.entries += 1;
-        Ok(())
-    }
-
-    fn data(&mut self, piece: &Bytes) -> Result<(), PackError> {
-        if self.open.is_some() {
-            self.zip.write_all(piece).map_err(zip::result::ZipError::from)?;
-        }
-        Ok(())
-    }
-
-    fn skip_rest(&mut self, error: &str) {
-        if let Some(name) = self.open.take() {
-            self.skipped(format!("{}: not whole: {}", printable(&name), printable(error)));
-        }
-    }
-
-    fn skipped(&mut self, reason: String) {
-        if self.skipped.len() < MOST_SKIPPED {
-            self.skipped.push(reason);
-        }
-    }
-
-    fn finish(mut self, additions: Vec<Addition>) -> Result<ResultSummary, PackError> {
-        let now = jiff::Timestamp::now().as_second();
-        for Addition { name, content } in additions {
-            // The workspace's own file of that name, if there is one, keeps it.
-            let hidden = format!(".bellglass/{name}");
-            let Some(name) = self.names.admit_first(&[name, &hidden]) else { continue };
-            self.zip.start_file(name, options(0o644, now))?;
-            self.zip.write_all(&content).map_err(zip::result::ZipError::from)?;
-        }
-        let writer = self.zip.finish()?.into_inner();
-        let sha256 = hex::encode(writer.hash.finalize());
-        let bytes = writer.inner.finish()?;
-        Ok(ResultSummary { bytes, sha256, entries: self.entries, skipped: self.skipped })
-    }
-}
-
-fn options(mode: u32, modified: i64) -> SimpleFileOptions {
-    SimpleFileOptions::default()
-        .compression_method(CompressionMethod::Deflated)
-        .compression_level(Some(3))
-        // Sizes are not known ahead, so every entry is written ready for more than 4 GiB.
-        .large_file(true)
-        // Nobody who unpacks this is given set-user-id or sticky bits.
-        .unix_permissions(mode & 0o777)
-        .last_modified_time(zip_time(modified))
-}
-
-/// ZIP knows the years 1980 to 2107; anything else becomes its first moment.
-fn zip_time(seconds: i64) -> DateTime {
-    let time = jiff::Timestamp::from_second(seconds).ok().and_then(|moment| {
-        let utc = moment.to_zoned(jiff::tz::TimeZone::UTC);
-        let part = |number: i8| u8::try_from(number).ok();
-        DateTime::from_date_and_time(
-            u16::try_from(utc.year()).ok()?,
-            part(utc.month())?,
-            part(utc.day())?,
-            part(utc.hour())?,
-            part(utc.minute())?,
-            part(utc.second())?,
-        )
-        .ok()
-    });
-    time.unwrap_or(DateTime::DEFAULT)
-}
-
-/// Hashes what passes through.
-struct HashingWriter {
-    inner: ArtifactWriter,
-    hash: Sha256,
-}
-
-impl Write for HashingWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.hash.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::archive::MOST_SKIPPED;
     use super::*;
     use bellglass_protocol::step::ToolError;
+    use bellglass_protocol::wire::{Entry, EntryKind};
+    use bytes::Bytes;
 
     fn entry(path: &str) -> Result<Packed, ClientError> {
         let (kind, path) = (EntryKind::File, path.into());

@@ -15,7 +15,7 @@ const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC;
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Files of /proc that tell about or act on the whole machine.
-const COVERED_FILES: [&str; 9] = [
+const COVERED_FILES: [&str; 10] = [
     "kcore",         // the kernel's memory
     "keys",          // other users' keyrings
     "latency_stats", // what other processes wait for
@@ -25,6 +25,7 @@ const COVERED_FILES: [&str; 9] = [
     "sysrq-trigger", // reboots the machine
     "kallsyms",      // kernel addresses
     "interrupts",    // when others press keys or get packets
+    "cmdline",       // how the host was booted
 ];
 
 /// Folders of /proc that tell about hardware.

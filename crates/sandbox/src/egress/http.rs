@@ -15,6 +15,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::dial::{Dialed, dial};
+use super::target::target;
 use super::{Client, Egress};
 
 type Body = BoxBody<Bytes, hyper::Error>;
@@ -139,15 +140,6 @@ fn make_plain(request: &mut Request<Incoming>, host: &str, port: u16) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// The host and port of an address.
-fn target(uri: &Uri, default_port: Option<u16>) -> Option<(String, u16)> {
-    let authority = uri.authority()?;
-    let port = authority.port_u16().or(default_port).filter(|port| *port > 0)?;
-    // A user name in the address is nobody's business here.
-    let host = authority.host();
-    (!host.is_empty() && host.len() <= 255).then(|| (host.to_owned(), port))
-}
-
 fn refuse(verdict: Verdict, host: &str, port: u16) -> Response<Body> {
     let place = format!("{host}:{port}");
     match verdict {
@@ -175,25 +167,4 @@ fn say(status: StatusCode, text: &str) -> Response<Body> {
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, plain);
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_are_read_from_addresses() {
-        for (uri, default_port, expected) in [
-            ("example.com:443", None, Some(("example.com", 443))),
-            ("http://example.com/x", Some(80), Some(("example.com", 80))),
-            ("http://user:pass@example.com:81/", Some(80), Some(("example.com", 81))),
-            ("[::1]:443", None, Some(("[::1]", 443))),
-            ("example.com:0", None, None),
-            ("/path", Some(80), None),
-        ] {
-            let found = target(&uri.parse().unwrap(), default_port);
-            let expected = expected.map(|(host, port)| (host.to_owned(), port));
-            assert_eq!(found, expected, "{uri}");
-        }
-    }
 }

@@ -8,6 +8,8 @@ mod counted;
 mod dial;
 mod http;
 mod socks;
+mod socks_request;
+mod target;
 
 use std::net::IpAddr;
 use std::sync::{Arc, RwLock};

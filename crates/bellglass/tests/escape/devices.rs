@@ -1,0 +1,37 @@
+//! Device files: none can be made, and those that are there lead nowhere.
+
+use serde_json::json;
+
+use crate::attempt::{assert_refused, look};
+use crate::support::TestServer;
+
+#[tokio::test]
+async fn device_nodes() {
+    let attempts = [
+        ("os.mknod('/workspace/disk', 0o60666, os.makedev(8, 0))", "EPERM"),
+        ("os.mknod('/tmp/disk', 0o60666, os.makedev(254, 0))", "EPERM"),
+        ("os.mknod('/dev/shm/mem', 0o20666, os.makedev(1, 1))", "EPERM"),
+        ("os.mknod('/home/agent/kmsg', 0o20666, os.makedev(1, 11))", "EPERM"),
+        ("os.mknod('/home/agent/fuse', 0o20666, os.makedev(10, 229))", "EPERM"),
+        ("os.mknod('/dev/disk', 0o60666, os.makedev(8, 0))", "EPERM|EROFS|EACCES"),
+    ];
+    assert_refused(&TestServer::start(), &attempts).await;
+}
+
+#[tokio::test]
+async fn device_files_that_are_there() {
+    let found = look(
+        &TestServer::start(),
+        "found = set()\n\
+         for folder, folders, files in os.walk('/'):\n\
+        \x20   if folder == '/proc': folders.clear(); continue\n\
+        \x20   for name in files:\n\
+        \x20       try: mode = os.lstat(f'{folder}/{name}').st_mode\n\
+        \x20       except OSError: continue\n\
+        \x20       if stat.S_ISBLK(mode) or stat.S_ISCHR(mode): found.add(f'{folder}/{name}')\n\
+         print(json.dumps(sorted(found)))",
+    )
+    .await;
+    let known = ["full", "null", "pts/ptmx", "random", "tty", "urandom", "zero"];
+    assert_eq!(found, json!(known.map(|name| format!("/dev/{name}"))));
+}
