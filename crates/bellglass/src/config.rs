@@ -2,8 +2,10 @@
 //!
 //! Every key is documented in `docs/configuration.md`; a test keeps that page current.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -16,7 +18,8 @@ use bellglass_server::{Secret, ServerSettings};
 use serde::Deserialize;
 
 use crate::cli;
-use crate::host_network::HostNetwork;
+use crate::host_network::{HostNetwork, NetworkConfig};
+use crate::secret_config::SecretSection;
 
 /// What `bellglass.toml` may say.
 #[derive(Debug, Default, Deserialize)]
@@ -29,6 +32,7 @@ pub(crate) struct ConfigFile {
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
     pub(crate) network: NetworkSection,
+    pub(crate) secrets: BTreeMap<String, SecretSection>,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
     /// What a job may ask for at the most.
@@ -135,6 +139,8 @@ impl PartialLimits {
 /// Everything decided, wherever it came from.
 #[derive(Debug)]
 pub(crate) struct Config {
+    /// The file that was named, if one was.
+    pub(crate) named: Option<PathBuf>,
     pub(crate) file: ConfigFile,
     environment: Environment,
 }
@@ -148,6 +154,8 @@ pub(crate) struct Environment {
     token: Option<String>,
     /// The proxy through which this host reaches the world.
     upstream_proxy: Option<String>,
+    /// The file with the authorities that this host trusts, where it says so.
+    certificates: Option<PathBuf>,
     pub(crate) cluster: Option<String>,
 }
 
@@ -167,6 +175,7 @@ impl Environment {
             upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
                 .into_iter()
                 .find_map(|name| std::env::var(name).ok().filter(|proxy| !proxy.is_empty())),
+            certificates: variable("SSL_CERT_FILE").map(PathBuf::from),
             cluster: variable("KUBECONFIG")
                 .map(|_| "KUBECONFIG".to_owned())
                 .or_else(|| kubeconfig.map(|file| file.display().to_string()))
@@ -190,7 +199,7 @@ impl Config {
                 None => ConfigFile::default(),
             },
         };
-        Ok(Self { file, environment })
+        Ok(Self { named: named.map(Into::into), file, environment })
     }
 
     pub(crate) fn cluster(&self) -> Option<&str> {
@@ -217,15 +226,27 @@ impl Config {
 
     /// What sandboxes may reach of the network, as far as the operator decides it.
     pub(crate) fn network(&self) -> anyhow::Result<HostNetwork> {
+        Ok(HostNetwork::new(self.network_config()?))
+    }
+
+    pub(crate) fn network_config(&self) -> anyhow::Result<NetworkConfig> {
         let section = &self.file.network;
         let rules: Result<Vec<HostRule>, String> =
             section.registries.iter().map(|rule| HostRule::parse(rule)).collect();
         let upstream = self.environment.upstream_proxy.as_deref().map(parse_proxy).transpose()?;
-        Ok(HostNetwork::new(
-            rules.map_err(anyhow::Error::msg).context("`registries` under [network] is wrong")?,
-            section.private_exceptions.clone(),
+        let read = |(name, secret): (&String, &SecretSection)| {
+            let context = || format!("the secret `{name}` under [secrets] is wrong");
+            Ok((name.clone(), Arc::new(secret.read(name).with_context(context)?)))
+        };
+        Ok(NetworkConfig {
+            registries: rules
+                .map_err(anyhow::Error::msg)
+                .context("`registries` under [network] is wrong")?,
+            private_exceptions: section.private_exceptions.clone(),
             upstream,
-        ))
+            certificates: self.environment.certificates.clone(),
+            secrets: self.file.secrets.iter().map(read).collect::<anyhow::Result<_>>()?,
+        })
     }
 
     fn data_home(&self) -> anyhow::Result<&Path> {
@@ -288,6 +309,7 @@ impl Config {
             maxima: self.file.max_limits.complete(&defaults),
             default_image: self.file.image.default.clone(),
             isolation,
+            secrets: self.file.secrets.keys().cloned().collect(),
             model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
         }
     }
@@ -363,6 +385,7 @@ mod tests {
     #[test]
     fn the_world_is_served_only_with_a_token() {
         let config = |token: Option<&str>| Config {
+            named: None,
             file: ConfigFile::default(),
             environment: Environment { token: token.map(Into::into), ..Environment::default() },
         };
@@ -378,7 +401,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease \
-                   default base_url registries private_exceptions memory disk processes cpus open_files time step_time output";
+                   default base_url registries private_exceptions value env file hosts path header format memory disk processes cpus open_files time step_time output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -390,14 +413,23 @@ mod tests {
             "[image]\n",
             "[model]\n",
             "[network]\n",
+            "[secrets.x]\nhosts = []\n",
             "[limits]\n",
             "[max_limits]\n",
         ] {
             let error = error_of(&format!("{section}nonsense = 1\n"));
             for key in error.split('`').skip(3).step_by(2) {
                 let known = all.split_whitespace().any(|each| each == key);
-                let is_section =
-                    ["server", "worker", "image", "model", "network", "limits", "max_limits"];
+                let is_section = [
+                    "server",
+                    "worker",
+                    "image",
+                    "model",
+                    "network",
+                    "secrets",
+                    "limits",
+                    "max_limits",
+                ];
                 assert!(known || is_section.contains(&key), "{key} is missing in this test");
             }
         }

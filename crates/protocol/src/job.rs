@@ -1,5 +1,7 @@
 //! A job as it is accepted: what to do, under which limits. Never changes once scheduled.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::network::NetworkPolicy;
@@ -21,6 +23,10 @@ pub struct JobSpec {
     pub network: NetworkPolicy,
     /// The least isolation that the job accepts.
     pub isolation: IsolationLevel,
+    /// Secrets of this installation that the job may use, by the environment variable that stands
+    /// for each inside. These are names; no value is ever part of a job.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,

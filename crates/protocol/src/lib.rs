@@ -14,6 +14,7 @@ pub mod network;
 pub mod quantity;
 pub mod report;
 pub mod request;
+mod secrets;
 pub mod step;
 pub mod tool;
 pub mod view;

@@ -1,7 +1,7 @@
 //! Speaks to a guest over its wire. Everything it hears is hostile: bounded, checked, timed.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,8 +11,8 @@ use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{
-    CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, Opening, PROTOCOL_VERSION, Receipt, Reply,
-    Request, WireError,
+    CallResult, DATA_CHUNK, Entry, Equipment, Frame, FrameCodec, Opening, PROTOCOL_VERSION,
+    Receipt, Reply, Request, WireError,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -57,21 +57,37 @@ pub trait OutputSink: Send {
 #[derive(Clone, Debug)]
 pub struct GuestClient {
     mux: Mux,
+    way_out: Arc<OpenedWayOut>,
+}
+
+/// Where the streams lead that the guest opens. As long as it is empty they lead nowhere.
+#[derive(Default)]
+struct OpenedWayOut(RwLock<Option<Arc<Egress>>>);
+
+impl std::fmt::Debug for OpenedWayOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OpenedWayOut")
+    }
+}
+
+impl OpenedWayOut {
+    fn get(&self) -> Option<Arc<Egress>> {
+        self.0.read().expect("no code panics while it holds this lock").clone()
+    }
+
+    fn set(&self, egress: Arc<Egress>) {
+        *self.0.write().expect("no code panics while it holds this lock") = Some(egress);
+    }
 }
 
 impl GuestClient {
-    /// Takes the wire and exchanges greetings. What the guest opens itself leads to `egress`.
-    pub async fn connect(
-        wire: Box<dyn WireStream>,
-        egress: Option<Arc<Egress>>,
-    ) -> Result<(Self, Probe), ClientError> {
+    /// Takes the wire and exchanges greetings.
+    pub async fn connect(wire: Box<dyn WireStream>) -> Result<(Self, Probe), ClientError> {
         let (mux, incoming, driver) = multiplex(wire, End::Worker);
         tokio::spawn(driver);
-        // Without a way out the receiver is dropped, and the guest's streams are reset.
-        if let Some(egress) = egress {
-            tokio::spawn(take_openings(incoming, egress));
-        }
-        let client = Self { mux };
+        let way_out = Arc::new(OpenedWayOut::default());
+        tokio::spawn(take_openings(incoming, way_out.clone()));
+        let client = Self { mux, way_out };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
         match exchange.reply().await? {
             Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, probe)),
@@ -176,6 +192,16 @@ impl GuestClient {
         Ok(Packing { exchange: self.begin(&Request::Pack).await? })
     }
 
+    /// Gives the sandbox a way out, and its programs what they need to use it.
+    pub async fn open_way_out(
+        &self,
+        egress: Arc<Egress>,
+        equipment: Equipment,
+    ) -> Result<(), ClientError> {
+        self.way_out.set(egress);
+        self.simple(&Request::OpenWayOut { equipment }).await
+    }
+
     /// Returns once the wire is closed, by whichever side.
     pub async fn closed(&self) {
         self.mux.closed().await;
@@ -195,9 +221,10 @@ impl GuestClient {
 }
 
 /// Serves the streams that a guest opens. They end with the wire.
-async fn take_openings(mut incoming: Incoming, egress: Arc<Egress>) {
+async fn take_openings(mut incoming: Incoming, way_out: Arc<OpenedWayOut>) {
     while let Some(stream) = incoming.recv().await {
-        let egress = egress.clone();
+        // A stream that is dropped is reset.
+        let Some(egress) = way_out.get() else { continue };
         tokio::spawn(async move {
             let mut frames = Framed::new(stream, FrameCodec::for_worker());
             let first = tokio::time::timeout(PATIENCE, frames.next()).await;

@@ -85,10 +85,9 @@ async fn image_and_sandbox(
         name: SandboxName::throwaway(),
         rootfs: image.rootfs,
         limits: config.file.limits,
-        egress: false,
         orphaned_after: Some(std::time::Duration::from_secs(60)),
     };
-    findings.push(match Sandbox::start(&backend, &order, name, None).await {
+    findings.push(match Sandbox::start(&backend, &order, name).await {
         Ok(sandbox) => {
             sandbox.destroy().await?;
             Finding::good("sandbox", "one was started, answered, and was removed")

@@ -23,6 +23,7 @@ mod seccomp;
 mod supervisor;
 mod tools;
 mod transfer;
+mod way_out;
 mod workspace;
 
 use std::io;
@@ -39,6 +40,7 @@ use tokio::sync::watch;
 use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
+use way_out::WayOut;
 use workspace::Workspace;
 
 /// Threads for file work. Each transfer holds one while the worker takes its data.
@@ -54,6 +56,7 @@ struct Guest {
     probe: Probe,
     /// The wire of the worker that connected last.
     latest_wire: watch::Sender<Option<Mux>>,
+    way_out: WayOut,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -88,11 +91,10 @@ pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()
     let patience = config.orphaned_after_seconds.map(Duration::from_secs);
     let attendance = Attendance::new();
     let latest_wire = watch::Sender::new(None);
-    if config.egress {
-        relay::start(latest_wire.subscribe()).await?;
-    }
     let calls = Calls::default();
-    let guest = Arc::new(Guest { config, workspace, calls, confinement, probe, latest_wire });
+    let way_out = WayOut::default();
+    let guest =
+        Arc::new(Guest { config, workspace, calls, confinement, probe, latest_wire, way_out });
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

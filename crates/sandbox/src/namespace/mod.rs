@@ -164,7 +164,6 @@ impl Shared {
                 tool_gid: TOOL_ID,
                 home: "/home/agent".into(),
                 open_files: order.limits.open_files,
-                egress: order.egress,
                 processes: Some(order.limits.processes),
                 orphaned_after_seconds: order.orphaned_after.map(|time| time.as_secs().max(1)),
             },

@@ -11,7 +11,7 @@ use super::*;
 use crate::backend::SetUp;
 
 fn order(name: SandboxName, rootfs: PathBuf) -> SandboxOrder {
-    SandboxOrder { name, rootfs, limits: Limits::default(), egress: false, orphaned_after: None }
+    SandboxOrder { name, rootfs, limits: Limits::default(), orphaned_after: None }
 }
 
 /// Children of this process that have ended and were not waited for.

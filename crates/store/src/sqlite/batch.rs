@@ -121,6 +121,7 @@ fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
         match operation {
             Operation::Append(pending) => jobs.push(pending.request.job),
             Operation::Cancel(pending) => jobs.push(pending.request.job),
+            Operation::ChangeNetwork(pending) => jobs.push(pending.request.job),
             Operation::Renew(pending) => {
                 jobs.extend(pending.request.held.iter().map(|(job, _)| *job));
             }
@@ -154,6 +155,7 @@ mod tests {
             limits: Limits::default(),
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
+            secrets: Default::default(),
             files: Vec::new(),
         };
         let (row, scheduled) = IndexRow::accept(spec, now());

@@ -25,6 +25,7 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         limits: Limits::default(),
         network: NetworkPolicy::None,
         isolation: IsolationLevel::Namespace,
+        secrets: Default::default(),
         files: Vec::new(),
     }
 }

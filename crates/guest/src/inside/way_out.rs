@@ -1,0 +1,126 @@
+//! The sandbox's way out as its programs meet it: the proxy's port, and what they find around them.
+//!
+//! What the files and variables mean is known outside; here they are only put where they belong.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::RwLock;
+use std::{fs, io};
+
+use bellglass_protocol::step::ToolError;
+use bellglass_protocol::wire::Equipment;
+use tokio::sync::OnceCell;
+
+use super::failure::failure;
+use super::relay::{self, LatestWire};
+
+/// Closed until a worker opens it. It is never closed again: the policy outside decides.
+#[derive(Default)]
+pub(super) struct WayOut {
+    listening: OnceCell<()>,
+    environment: RwLock<BTreeMap<String, String>>,
+}
+
+impl WayOut {
+    /// Opens the port if it is not open yet, and lays out the equipment. Programs that run already
+    /// keep the environment that they were started with.
+    pub(super) async fn open(
+        &self,
+        wire: LatestWire,
+        equipment: Equipment,
+    ) -> Result<(), ToolError> {
+        let Equipment { environment, files } = equipment;
+        self.listening.get_or_try_init(|| relay::start(wire)).await.map_err(|error| {
+            failure("proxy_port_taken", format!("the proxy's port cannot be opened: {error}"))
+        })?;
+        let placing = tokio::task::spawn_blocking(move || as_the_guest_itself(|| place(&files)));
+        placing.await.map_err(io::Error::other).flatten().map_err(|error| {
+            failure("not_equipped", format!("what the way out needs cannot be placed: {error}"))
+        })?;
+        *self.environment.write().expect("no code panics while it holds this lock") = environment;
+        Ok(())
+    }
+
+    /// Variables for a program that is about to start.
+    pub(super) fn environment(&self) -> BTreeMap<String, String> {
+        self.environment.read().expect("no code panics while it holds this lock").clone()
+    }
+}
+
+fn place(files: &BTreeMap<String, String>) -> io::Result<()> {
+    for (path, content) in files {
+        let path = Path::new(path);
+        let named = |error: io::Error| io::Error::other(format!("{}: {error}", path.display()));
+        place_file(path, content.as_bytes()).map_err(named)?;
+    }
+    Ok(())
+}
+
+/// Puts a whole file in place of another: a program that reads meanwhile gets the one or the other.
+fn place_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let draft = path.with_added_extension("new");
+    let _ = fs::remove_file(&draft);
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o644).open(&draft)?;
+    file.write_all(content)?;
+    fs::rename(&draft, path)
+}
+
+/// Files are otherwise worked on as the tool user, who must not own these.
+fn as_the_guest_itself<T>(work: impl FnOnce() -> T) -> T {
+    let _identity = OwnIdentity::take();
+    work()
+}
+
+/// The guest's own identity in front of files, for one thread. That thread is used by others later,
+/// so it goes back to what it was.
+struct OwnIdentity {
+    uid: libc::c_long,
+    gid: libc::c_long,
+}
+
+impl OwnIdentity {
+    fn take() -> Self {
+        // SAFETY: takes numbers only. Each call returns the identity before it, and none can fail
+        // for an identity that the process has.
+        unsafe {
+            let uid = libc::syscall(libc::SYS_setfsuid, libc::geteuid());
+            Self { uid, gid: libc::syscall(libc::SYS_setfsgid, libc::getegid()) }
+        }
+    }
+}
+
+impl Drop for OwnIdentity {
+    fn drop(&mut self) {
+        // SAFETY: takes numbers only; the guest may become the tool user, as which it came here.
+        unsafe {
+            libc::syscall(libc::SYS_setfsgid, self.gid);
+            libc::syscall(libc::SYS_setfsuid, self.uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn files_replace_what_stands_in_their_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("etc/deep/bundle.crt");
+        let files = BTreeMap::from([(path.to_string_lossy().into_owned(), "one".to_owned())]);
+        place(&files).unwrap();
+        fs::write(path.with_added_extension("new"), "left by a crash").unwrap();
+        let files = BTreeMap::from([(path.to_string_lossy().into_owned(), "two".to_owned())]);
+        place(&files).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}
