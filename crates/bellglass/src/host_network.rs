@@ -87,7 +87,7 @@ fn look_around(config: NetworkConfig) -> EgressSettings {
         private_exceptions: config.private_exceptions,
         upstream: config.upstream,
         certificates: certificates(config.certificates.as_deref()),
-        packages,
+        packages: packages.sources,
     }
 }
 
@@ -109,30 +109,51 @@ fn certificates(named: Option<&Path>) -> String {
     found.unwrap_or_default()
 }
 
-fn package_sources() -> PackageSources {
-    let address = |text: Option<String>| {
-        text.map(|text| text.trim().to_owned()).filter(|text| text.starts_with("http"))
-    };
-    PackageSources {
-        python_index: address(
-            std::env::var("PIP_INDEX_URL")
-                .ok()
-                .or_else(|| ask("python3", &["-m", "pip", "config", "get", "global.index-url"])),
-        ),
-        npm_registry: address(ask("npm", &["config", "get", "registry"])),
-        apt_targets: ask("apt-get", &PackageSources::ASK_APT).unwrap_or_default(),
-    }
+/// What the package tools of this host answered.
+struct Found {
+    sources: PackageSources,
+    /// Where pip looks when nothing is configured.
+    python_defaults: Option<String>,
 }
 
-/// The hosts of the registries that apt, pip, npm and cargo use here.
-fn find_registries(packages: &PackageSources) -> Vec<HostRule> {
-    let mut texts = apt_sources();
-    texts.extend(packages.npm_registry.clone());
-    texts.extend(packages.python_index.clone());
+/// Asks all of them at once, since each takes its time to start.
+fn package_sources() -> Found {
     // Where nothing is configured, pip knows best where it looks.
     const PIP_DEFAULTS: &str = "from pip._internal.models.index import PyPI; \
         print(PyPI.simple_url, 'https://' + PyPI.file_storage_domain)";
-    texts.extend(ask("python3", &["-c", PIP_DEFAULTS]));
+    let address = |text: Option<String>| {
+        text.map(|text| text.trim().to_owned()).filter(|text| text.starts_with("http"))
+    };
+    let index = || {
+        let ask_pip = || ask("python3", &["-m", "pip", "config", "get", "global.index-url"]);
+        std::env::var("PIP_INDEX_URL").ok().or_else(ask_pip)
+    };
+    std::thread::scope(|scope| {
+        let index = scope.spawn(index);
+        let defaults = scope.spawn(|| ask("python3", &["-c", PIP_DEFAULTS]));
+        let npm = scope.spawn(|| ask("npm", &["config", "get", "registry"]));
+        let apt = scope.spawn(|| ask("apt-get", &PackageSources::ASK_APT));
+        let answer =
+            |asked: std::thread::ScopedJoinHandle<'_, Option<String>>| asked.join().ok().flatten();
+        let sources = PackageSources {
+            python_index: address(answer(index)),
+            npm_registry: address(answer(npm)),
+            apt_targets: answer(apt).unwrap_or_default(),
+        };
+        Found { sources, python_defaults: answer(defaults) }
+    })
+}
+
+/// The hosts of the registries that apt, pip, npm and cargo use here.
+fn find_registries(found: &Found) -> Vec<HostRule> {
+    let Found { sources, python_defaults } = found;
+    let mut texts = apt_sources();
+    texts.extend(
+        [&sources.npm_registry, &sources.python_index, python_defaults]
+            .map(Clone::clone)
+            .into_iter()
+            .flatten(),
+    );
     texts.extend(cargo_indexes());
     let mut hosts: Vec<HostRule> = texts
         .iter()

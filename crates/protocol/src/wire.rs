@@ -185,6 +185,9 @@ pub struct Equipment {
     pub environment: BTreeMap<String, String>,
     /// Files of the system, by their absolute paths. Tools can read and not change them.
     pub files: BTreeMap<String, String>,
+    /// Folders that belong to the tools.
+    #[serde(default)]
+    pub folders: Vec<String>,
 }
 
 /// What the guest says with the first frame of a stream that it opens itself.

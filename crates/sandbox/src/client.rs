@@ -1,7 +1,7 @@
 //! Speaks to a guest over its wire. Everything it hears is hostile: bounded, checked, timed.
 
 use std::io;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use bellglass_protocol::wire::{
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{SinkExt as _, Stream, StreamExt as _};
+use tokio::sync::watch;
 use tokio_util::codec::Framed;
 
 use crate::backend::WireStream;
@@ -60,9 +61,9 @@ pub struct GuestClient {
     way_out: Arc<OpenedWayOut>,
 }
 
-/// Where the streams lead that the guest opens. As long as it is empty they lead nowhere.
+/// Where the streams lead that the guest opens. They wait while it is empty.
 #[derive(Default)]
-struct OpenedWayOut(RwLock<Option<Arc<Egress>>>);
+struct OpenedWayOut(watch::Sender<Option<Arc<Egress>>>);
 
 impl std::fmt::Debug for OpenedWayOut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -71,12 +72,15 @@ impl std::fmt::Debug for OpenedWayOut {
 }
 
 impl OpenedWayOut {
-    fn get(&self) -> Option<Arc<Egress>> {
-        self.0.read().expect("no code panics while it holds this lock").clone()
+    /// A worker that takes up a sandbox hears from it before it has found out what it may reach.
+    async fn get(&self) -> Option<Arc<Egress>> {
+        let mut changes = self.0.subscribe();
+        let found = tokio::time::timeout(PATIENCE, changes.wait_for(Option::is_some)).await;
+        found.ok()?.ok()?.clone()
     }
 
     fn set(&self, egress: Arc<Egress>) {
-        *self.0.write().expect("no code panics while it holds this lock") = Some(egress);
+        self.0.send_replace(Some(egress));
     }
 }
 
@@ -223,9 +227,10 @@ impl GuestClient {
 /// Serves the streams that a guest opens. They end with the wire.
 async fn take_openings(mut incoming: Incoming, way_out: Arc<OpenedWayOut>) {
     while let Some(stream) = incoming.recv().await {
-        // A stream that is dropped is reset.
-        let Some(egress) = way_out.get() else { continue };
+        let way_out = way_out.clone();
         tokio::spawn(async move {
+            // A stream that is dropped is reset.
+            let Some(egress) = way_out.get().await else { return };
             let mut frames = Framed::new(stream, FrameCodec::for_worker());
             let first = tokio::time::timeout(PATIENCE, frames.next()).await;
             if let Ok(Some(Ok(Frame::Message(text)))) = first

@@ -31,11 +31,14 @@ impl WayOut {
         wire: LatestWire,
         equipment: Equipment,
     ) -> Result<(), ToolError> {
-        let Equipment { environment, files } = equipment;
+        let Equipment { environment, files, folders } = equipment;
         self.listening.get_or_try_init(|| relay::start(wire)).await.map_err(|error| {
             failure("proxy_port_taken", format!("the proxy's port cannot be opened: {error}"))
         })?;
-        let placing = tokio::task::spawn_blocking(move || as_the_guest_itself(|| place(&files)));
+        let placing = tokio::task::spawn_blocking(move || {
+            folders.iter().try_for_each(fs::create_dir_all)?;
+            as_the_guest_itself(|| place(&files))
+        });
         placing.await.map_err(io::Error::other).flatten().map_err(|error| {
             failure("not_equipped", format!("what the way out needs cannot be placed: {error}"))
         })?;

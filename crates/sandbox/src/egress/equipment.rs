@@ -29,6 +29,9 @@ impl PackageSources {
 /// Where Debian and all that comes from it has its list of authorities.
 const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
+/// Where the sandbox's user keeps what apt fetched.
+const APT_STATE: &str = "/var/tmp/apt";
+
 /// The equipment of a sandbox. `certificates` is everything that it is to trust, as PEM;
 /// `codename` is the Debian release of its image.
 pub fn equipment(
@@ -83,7 +86,9 @@ pub fn equipment(
         let sources = without_credentials(&(sources.join("\n") + "\n"));
         files.insert("/etc/apt/sources.list".to_owned(), sources);
     }
-    Equipment { environment, files }
+    let folders = ["lists/partial", "cache/archives/partial"];
+    let folders = folders.map(|folder| format!("{APT_STATE}/{folder}")).into();
+    Equipment { environment, files, folders }
 }
 
 /// A text without the user names and passwords of the addresses in it: those are the host's own.
@@ -105,8 +110,8 @@ fn apt_settings(proxy: &str) -> String {
         "Acquire::http::Proxy \"{proxy}\";\n\
          Acquire::https::Proxy \"{proxy}\";\n\
          Acquire::https::CaInfo \"{BUNDLE}\";\n\
-         Dir::State::lists \"/var/tmp/apt/lists\";\n\
-         Dir::Cache \"/var/tmp/apt/cache\";\n"
+         Dir::State::lists \"{APT_STATE}/lists\";\n\
+         Dir::Cache \"{APT_STATE}/cache\";\n"
     )
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod archive;
 pub(crate) mod client;
 pub(crate) mod host;
+pub(crate) mod https;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
