@@ -74,37 +74,27 @@ fn place_file(path: &Path, content: &[u8]) -> io::Result<()> {
     fs::rename(&draft, path)
 }
 
-/// Files are otherwise worked on as the tool user, who must not own these.
-fn as_the_guest_itself<T>(work: impl FnOnce() -> T) -> T {
-    let _identity = OwnIdentity::take();
-    work()
+/// Files are otherwise worked on as the tool user, who must not own these. The work is done in a
+/// thread of its own, so that the identity ends with it.
+fn as_the_guest_itself<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            take_own_identity();
+            work()
+        });
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the work itself broke")))
+    })
 }
 
-/// The guest's own identity in front of files, for one thread. That thread is used by others later,
-/// so it goes back to what it was.
-struct OwnIdentity {
-    uid: libc::c_long,
-    gid: libc::c_long,
-}
-
-impl OwnIdentity {
-    fn take() -> Self {
-        // SAFETY: takes numbers only. Each call returns the identity before it, and none can fail
-        // for an identity that the process has.
-        unsafe {
-            let uid = libc::syscall(libc::SYS_setfsuid, libc::geteuid());
-            Self { uid, gid: libc::syscall(libc::SYS_setfsgid, libc::getegid()) }
-        }
-    }
-}
-
-impl Drop for OwnIdentity {
-    fn drop(&mut self) {
-        // SAFETY: takes numbers only; the guest may become the tool user, as which it came here.
-        unsafe {
-            libc::syscall(libc::SYS_setfsgid, self.gid);
-            libc::syscall(libc::SYS_setfsuid, self.uid);
-        }
+/// Makes the calling thread work on files as the user that the guest really is. By raw calls, which
+/// concern this thread only. The identity for files follows the effective one, and a kernel that has
+/// none of its own for files goes by the effective one anyway.
+fn take_own_identity() {
+    const AS_IT_IS: libc::c_long = -1;
+    // SAFETY: takes numbers only. Becoming whom one really is cannot be refused.
+    unsafe {
+        libc::syscall(libc::SYS_setresgid, AS_IT_IS, libc::getgid(), AS_IT_IS);
+        libc::syscall(libc::SYS_setresuid, AS_IT_IS, libc::getuid(), AS_IT_IS);
     }
 }
 
