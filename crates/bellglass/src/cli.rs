@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Logs(Logs),
     /// Cancel a job, queued or running
     Cancel(OneJob),
+    /// Change what a job may reach while it waits or runs
+    Network(Network),
     /// Download a job's workspace as a ZIP
     Download(Download),
     /// List jobs, newest first
@@ -140,6 +142,17 @@ pub(crate) struct Submit {
 pub(crate) struct OneJob {
     /// The job's id
     pub(crate) job: JobId,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Network {
+    /// The job's id
+    pub(crate) job: JobId,
+    /// `none`, `registries`, `open`, or hosts such as `*.example.com:443`
+    #[arg(value_name = "POLICY-or-HOST", required = true)]
+    pub(crate) policy: Vec<String>,
     #[command(flatten)]
     pub(crate) server: Server,
 }

@@ -2,9 +2,11 @@
 //!
 //! Every key is documented in `docs/configuration.md`; a test keeps that page current.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -17,8 +19,9 @@ use bellglass_server::{Secret, ServerSettings};
 use serde::Deserialize;
 
 use crate::cli;
-use crate::host_network::HostNetwork;
+use crate::host_network::{HostNetwork, NetworkConfig};
 use crate::installation::SandboxSettings;
+use crate::secret_config::SecretSection;
 
 /// What `bellglass.toml` may say.
 #[derive(Debug, Default, Deserialize)]
@@ -32,6 +35,7 @@ pub(crate) struct ConfigFile {
     pub(crate) model: ModelSection,
     pub(crate) network: NetworkSection,
     pub(crate) sandbox: SandboxSection,
+    pub(crate) secrets: BTreeMap<String, SecretSection>,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
     /// What a job may ask for at the most.
@@ -155,6 +159,8 @@ impl PartialLimits {
 /// Everything decided, wherever it came from.
 #[derive(Debug)]
 pub(crate) struct Config {
+    /// The file that was named, if one was.
+    pub(crate) named: Option<PathBuf>,
     pub(crate) file: ConfigFile,
     environment: Environment,
 }
@@ -168,6 +174,8 @@ pub(crate) struct Environment {
     token: Option<String>,
     /// The proxy through which this host reaches the world.
     upstream_proxy: Option<String>,
+    /// The file with the authorities that this host trusts, where it says so.
+    certificates: Option<PathBuf>,
     pub(crate) cluster: Option<String>,
     /// Where programs are looked for.
     programs: Vec<PathBuf>,
@@ -189,6 +197,7 @@ impl Environment {
             upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
                 .into_iter()
                 .find_map(|name| std::env::var(name).ok().filter(|proxy| !proxy.is_empty())),
+            certificates: variable("SSL_CERT_FILE").map(PathBuf::from),
             cluster: variable("KUBECONFIG")
                 .map(|_| "KUBECONFIG".to_owned())
                 .or_else(|| kubeconfig.map(|file| file.display().to_string()))
@@ -227,7 +236,7 @@ impl Config {
                 None => ConfigFile::default(),
             },
         };
-        Ok(Self { file, environment })
+        Ok(Self { named: named.map(Into::into), file, environment })
     }
 
     pub(crate) fn cluster(&self) -> Option<&str> {
@@ -254,15 +263,27 @@ impl Config {
 
     /// What sandboxes may reach of the network, as far as the operator decides it.
     pub(crate) fn network(&self) -> anyhow::Result<HostNetwork> {
+        Ok(HostNetwork::new(self.network_config()?))
+    }
+
+    pub(crate) fn network_config(&self) -> anyhow::Result<NetworkConfig> {
         let section = &self.file.network;
         let rules: Result<Vec<HostRule>, String> =
             section.registries.iter().map(|rule| HostRule::parse(rule)).collect();
         let upstream = self.environment.upstream_proxy.as_deref().map(parse_proxy).transpose()?;
-        Ok(HostNetwork::new(
-            rules.map_err(anyhow::Error::msg).context("`registries` under [network] is wrong")?,
-            section.private_exceptions.clone(),
+        let read = |(name, secret): (&String, &SecretSection)| {
+            let context = || format!("the secret `{name}` under [secrets] is wrong");
+            Ok((name.clone(), Arc::new(secret.read(name).with_context(context)?)))
+        };
+        Ok(NetworkConfig {
+            registries: rules
+                .map_err(anyhow::Error::msg)
+                .context("`registries` under [network] is wrong")?,
+            private_exceptions: section.private_exceptions.clone(),
             upstream,
-        ))
+            certificates: self.environment.certificates.clone(),
+            secrets: self.file.secrets.iter().map(read).collect::<anyhow::Result<_>>()?,
+        })
     }
 
     pub(crate) fn sandboxes(&self) -> SandboxSettings {
@@ -334,6 +355,7 @@ impl Config {
             maxima: self.file.max_limits.complete(&defaults),
             default_image: self.file.image.default.clone(),
             isolation: self.file.sandbox.isolation,
+            secrets: self.file.secrets.keys().cloned().collect(),
             model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
         };
         offer.check().context("[limits] or [max_limits] in bellglass.toml is wrong")?;
@@ -436,7 +458,7 @@ mod tests {
         for wrong in ["[limits]\ncpus = nan", "[limits]\nmemory = 0", "[max_limits]\nprocesses = 0"]
         {
             let file = parse(wrong, Path::new("bellglass.toml")).unwrap();
-            let config = Config { file, environment: Environment::default() };
+            let config = Config { named: None, file, environment: Environment::default() };
             assert!(config.offer().is_err(), "{wrong}");
         }
     }
@@ -444,6 +466,7 @@ mod tests {
     #[test]
     fn the_world_is_served_only_with_a_token() {
         let config = |token: Option<&str>| Config {
+            named: None,
             file: ConfigFile::default(),
             environment: Environment { token: token.map(Into::into), ..Environment::default() },
         };
@@ -459,7 +482,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url registries private_exceptions isolation runsc memory disk processes cpus open_files time step_time output";
+                   default base_url registries private_exceptions value env file hosts path header format isolation runsc memory disk processes cpus open_files time step_time output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -472,6 +495,7 @@ mod tests {
             "[model]\n",
             "[network]\n",
             "[sandbox]\n",
+            "[secrets.x]\nhosts = []\n",
             "[limits]\n",
             "[max_limits]\n",
         ] {
@@ -485,6 +509,7 @@ mod tests {
                     "model",
                     "network",
                     "sandbox",
+                    "secrets",
                     "limits",
                     "max_limits",
                 ];

@@ -23,7 +23,7 @@ pub(crate) struct Installation {
     pub(crate) backends: Arc<Backends>,
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
-    network: Arc<HostNetwork>,
+    pub(crate) network: Arc<HostNetwork>,
     data: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
     orphaned_after: Duration,

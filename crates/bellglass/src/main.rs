@@ -16,6 +16,7 @@ mod installation;
 mod live_files;
 mod logging;
 mod render;
+mod secret_config;
 mod telemetry;
 
 use clap::Parser as _;

@@ -120,8 +120,13 @@ impl EventPrinter {
                     Verdict::RefusedPrivateAddress => (YELLOW, "refused: not public".into()),
                     Verdict::NotResolved => (DIM, "has no address".into()),
                     Verdict::NotConnected => (DIM, "does not answer".into()),
+                    Verdict::CutByPolicy => (YELLOW, "cut by the job's new policy".into()),
                 };
                 self.line(text, colour, &format!("⇄ {place} {what}{times}"));
+            }
+            EventBody::NetworkChanged { network, by } => {
+                let (network, by) = (network.to_string(), safe(by));
+                self.line(text, YELLOW, &format!("● network changed by {by}: {}", safe(&network)));
             }
             EventBody::CancelRequested { by } => {
                 self.line(text, YELLOW, &format!("● cancel requested by {}", safe(by)));

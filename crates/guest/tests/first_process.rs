@@ -52,7 +52,6 @@ async fn inside_the_namespace() {
     let socket = folder.path().join("wire");
     let listener = UnixListener::bind(&socket).unwrap();
     let config = GuestConfig {
-        egress: false,
         workspace: workspace.to_str().unwrap().into(),
         tool_uid: TOOL,
         tool_gid: TOOL,

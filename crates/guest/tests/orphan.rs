@@ -13,7 +13,6 @@ async fn a_guest_without_a_worker_ends_itself() {
     let listener = UnixListener::bind(&socket).unwrap();
     let text = folder.path().to_str().unwrap();
     let config = GuestConfig {
-        egress: false,
         workspace: text.into(),
         tool_uid: rustix::process::geteuid().as_raw(),
         tool_gid: rustix::process::getegid().as_raw(),

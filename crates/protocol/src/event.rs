@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Generation, JobId, WorkerId};
 use crate::job::JobSpec;
-use crate::network::Connection;
+use crate::network::{Connection, NetworkPolicy};
 use crate::report::SandboxReport;
 use crate::step::{OutputStream, StepOutcome};
 use crate::tool::ToolCall;
@@ -54,6 +54,9 @@ pub enum EventBody {
         connection: Connection,
         count: u64,
     },
+    /// The job may reach something else from now on.
+    #[serde(rename = "network.changed")]
+    NetworkChanged { network: NetworkPolicy, by: String },
     #[serde(rename = "cancel.requested")]
     CancelRequested { by: String },
     /// The workspace was packed and the ZIP is durable.
@@ -80,6 +83,7 @@ impl EventBody {
             Self::StepOutput { .. } => "step.output",
             Self::StepFinished { .. } => "step.finished",
             Self::NetworkConnection { .. } => "network.connection",
+            Self::NetworkChanged { .. } => "network.changed",
             Self::CancelRequested { .. } => "cancel.requested",
             Self::ResultStored { .. } => "result.stored",
             Self::Concluded { .. } => "concluded",

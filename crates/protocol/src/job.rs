@@ -1,5 +1,7 @@
 //! A job as it is accepted: what to do, under which limits. Never changes once scheduled.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::network::NetworkPolicy;
@@ -24,6 +26,10 @@ pub struct JobSpec {
     /// Whether tools may make user namespaces of their own, as a browser's own sandbox does.
     #[serde(default, skip_serializing_if = "is_off")]
     pub nested_sandboxing: bool,
+    /// Secrets of this installation that the job may use, by the environment variable that stands
+    /// for each inside. These are names; no value is ever part of a job.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,

@@ -79,8 +79,6 @@ pub struct GuestConfig {
     pub home: String,
     /// Open files of one tool process.
     pub open_files: u32,
-    /// Whether tools find a proxy on loopback that leads through the wire.
-    pub egress: bool,
     /// Processes and threads of the tool user. Where the guest is another user its own do not count,
     /// so that a fork bomb leaves it room to end the bomb.
     pub processes: Option<u32>,

@@ -15,6 +15,7 @@ pub mod quantity;
 pub mod report;
 pub mod request;
 mod request_shape;
+mod secrets;
 pub mod step;
 pub mod tool;
 pub mod view;

@@ -2,12 +2,15 @@
 //!
 //! Either everything is right and there is a spec, or there is an error that says what to change.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use crate::job::{InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Work};
 use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
 use crate::request_shape::{self, Expected, ShapeFault};
+use crate::secrets;
 use crate::tool::{Encoding, ToolCall};
 
 /// What a client may send. Exactly one of `task`, `prompt` and `steps` is needed.
@@ -42,6 +45,11 @@ pub struct JobRequest {
     /// Steps reach nothing unless they say so; a task reaches the registries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkPolicy>,
+    /// Secrets of this installation that the job may use, by the environment variable that stands
+    /// for each inside: `{"GITHUB_TOKEN": "github"}`. The variable holds a placeholder; the value
+    /// takes its place on the way to the hosts that the operator bound it to, and only there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
     /// The least isolation that the job accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -115,6 +123,8 @@ pub struct Offer {
     /// The least isolation of jobs that demand none. Whether a level can be had is for others to say.
     pub isolation: IsolationLevel,
     pub model: ModelOffer,
+    /// The names of secrets that jobs may use.
+    pub secrets: BTreeSet<String>,
 }
 
 /// Whether there is a model that could work on a task.
@@ -247,6 +257,9 @@ impl JobRequest {
             return Err(invalid("priority", "must be from -100 to 100"));
         }
         check_files(&self.files)?;
+        let network = self.network.unwrap_or_else(|| default_network(&work));
+        secrets::check(&self.secrets, &network, &offer.secrets)
+            .map_err(|(pointer, why)| invalid(&pointer, why))?;
         let image = self.image.unwrap_or_else(|| offer.default_image.clone());
         if !is_image_name(&image) {
             return Err(invalid(
@@ -261,9 +274,10 @@ impl JobRequest {
             priority: Priority(priority),
             image,
             limits: self.limits.unwrap_or_default().resolve(offer)?,
-            network: self.network.unwrap_or_default(),
+            network,
             isolation: self.isolation.unwrap_or(offer.isolation),
             nested_sandboxing: self.nested_sandboxing.unwrap_or_default(),
+            secrets: self.secrets,
             files: self.files,
         })
     }
@@ -404,6 +418,15 @@ fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
     Ok(())
 }
 
+/// What a job reaches that does not say: a task must be able to install what it needs, and steps
+/// are known beforehand.
+fn default_network(work: &Work) -> NetworkPolicy {
+    match work {
+        Work::Task(_) => NetworkPolicy::Registries,
+        Work::Steps(_) => NetworkPolicy::None,
+    }
+}
+
 fn check_files(files: &[InitialFile]) -> Result<(), RequestError> {
     for (index, file) in files.iter().enumerate() {
         if let Err(why) = crate::step::check_workspace_path(&file.path) {
@@ -460,6 +483,7 @@ mod tests {
             default_image: "base".into(),
             isolation: IsolationLevel::Namespace,
             model: ModelOffer::NotConfigured,
+            secrets: BTreeSet::from(["github".to_owned()]),
         }
     }
 
@@ -552,6 +576,12 @@ mod tests {
         let error = error.unwrap_err();
         assert_eq!(error.pointer(), Some("steps[0]"));
         assert!(error.to_string().contains("expected a string"), "{error}");
+    }
+
+    #[test]
+    fn tasks_reach_registries_and_steps_reach_nothing() {
+        assert_eq!(default_network(&Work::Task("x".into())), NetworkPolicy::Registries);
+        assert_eq!(default_network(&Work::Steps(Vec::new())), NetworkPolicy::None);
     }
 
     #[test]

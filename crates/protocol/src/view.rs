@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
+use crate::network::NetworkPolicy;
 use crate::report::SandboxReport;
 use crate::step::{StepOutcome, StepStatus, ToolError};
 
@@ -79,6 +80,8 @@ pub struct JobView {
     /// How often the job was claimed.
     pub generation: Generation,
     pub cancel_requested: bool,
+    /// What the sandbox may reach now: as the job was scheduled, or as it was changed since.
+    pub network: NetworkPolicy,
     pub steps: Vec<StepView>,
     /// How many steps a fixed list has; unknown for a task.
     pub steps_total: Option<u32>,
@@ -136,6 +139,7 @@ impl JobView {
             finished_at: None,
             generation: Generation::default(),
             cancel_requested: false,
+            network: spec.network.clone(),
             steps: Vec::new(),
             steps_total,
             failed_steps: Vec::new(),
@@ -213,6 +217,7 @@ impl JobView {
                 }
             }
             EventBody::NetworkConnection { .. } => {}
+            EventBody::NetworkChanged { network, .. } => self.network.clone_from(network),
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
             EventBody::ResultStored { result } => self.result = Some(result.clone()),
             EventBody::Concluded { end } => self.conclusion = Some(end.clone()),

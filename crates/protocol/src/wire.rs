@@ -4,6 +4,8 @@
 //! answers with [`Reply`] messages and, between them, raw output or file data. The worker never
 //! trusts a length, a count or a name that comes back.
 
+use std::collections::BTreeMap;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use tokio_util::codec::{Decoder, Encoder};
@@ -180,6 +182,22 @@ pub enum Request {
     /// The whole workspace: for each thing in it [`Reply::Entry`], for a file then data frames and
     /// [`Reply::EntryEnd`]; at last [`Reply::End`].
     Pack,
+    /// Gives the sandbox its proxy port, or renews what it was given with it. Answered by
+    /// [`Reply::Ok`].
+    OpenWayOut { equipment: Equipment },
+}
+
+/// What programs in a sandbox need to use its way out without being told how. Everything in it is
+/// for the sandbox to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Equipment {
+    /// Variables of every program that is started from then on.
+    pub environment: BTreeMap<String, String>,
+    /// Files of the system, by their absolute paths. Tools can read and not change them.
+    pub files: BTreeMap<String, String>,
+    /// Folders that belong to the tools.
+    #[serde(default)]
+    pub folders: Vec<String>,
 }
 
 /// What the guest says with the first frame of a stream that it opens itself.

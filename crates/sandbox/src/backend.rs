@@ -87,8 +87,6 @@ pub struct SandboxOrder {
     /// The image's root file system.
     pub rootfs: PathBuf,
     pub limits: Limits,
-    /// Whether the sandbox has a way out through its wire.
-    pub egress: bool,
     /// Whether tools may make user namespaces of their own.
     pub nested_sandboxing: bool,
     /// How long the guest waits for a worker before it ends by itself; for ever if not given.

@@ -11,12 +11,13 @@ use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{
-    CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, MAX_LISTED_NAMES, Opening, PROTOCOL_VERSION,
-    PackReply, Packed, Receipt, Reply, Request, WireError,
+    CallResult, DATA_CHUNK, Entry, Equipment, Frame, FrameCodec, MAX_LISTED_NAMES, Opening,
+    PROTOCOL_VERSION, PackReply, Packed, Receipt, Reply, Request, WireError,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{SinkExt as _, Stream, StreamExt as _};
+use tokio::sync::watch;
 use tokio_util::codec::Framed;
 
 use crate::backend::WireStream;
@@ -58,21 +59,40 @@ pub trait OutputSink: Send {
 pub struct GuestClient {
     mux: Mux,
     patience: Duration,
+    way_out: Arc<OpenedWayOut>,
+}
+
+/// Where the streams lead that the guest opens. They wait while it is empty.
+#[derive(Default)]
+struct OpenedWayOut(watch::Sender<Option<Arc<Egress>>>);
+
+impl std::fmt::Debug for OpenedWayOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OpenedWayOut")
+    }
+}
+
+impl OpenedWayOut {
+    /// A worker that takes up a sandbox hears from it before it has found out what it may reach.
+    async fn get(&self) -> Option<Arc<Egress>> {
+        let mut changes = self.0.subscribe();
+        let found = tokio::time::timeout(PATIENCE, changes.wait_for(Option::is_some)).await;
+        found.ok()?.ok()?.clone()
+    }
+
+    fn set(&self, egress: Arc<Egress>) {
+        self.0.send_replace(Some(egress));
+    }
 }
 
 impl GuestClient {
-    /// Takes the wire and exchanges greetings. What the guest opens itself leads to `egress`.
-    pub async fn connect(
-        wire: Box<dyn WireStream>,
-        egress: Option<Arc<Egress>>,
-    ) -> Result<(Self, Probe), ClientError> {
+    /// Takes the wire and exchanges greetings.
+    pub async fn connect(wire: Box<dyn WireStream>) -> Result<(Self, Probe), ClientError> {
         let (mux, incoming, driver) = multiplex(wire, End::Worker);
         tokio::spawn(driver);
-        // Without a way out the receiver is dropped, and the guest's streams are reset.
-        if let Some(egress) = egress {
-            tokio::spawn(take_openings(incoming, egress));
-        }
-        let client = Self { mux, patience: PATIENCE };
+        let way_out = Arc::new(OpenedWayOut::default());
+        tokio::spawn(take_openings(incoming, way_out.clone()));
+        let client = Self { mux, way_out, patience: PATIENCE };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
         match exchange.reply().await? {
             Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, *probe)),
@@ -187,6 +207,16 @@ impl GuestClient {
         Ok(Packing { exchange: self.begin(&Request::Pack).await? })
     }
 
+    /// Gives the sandbox a way out, and its programs what they need to use it.
+    pub async fn open_way_out(
+        &self,
+        egress: Arc<Egress>,
+        equipment: Equipment,
+    ) -> Result<(), ClientError> {
+        self.way_out.set(egress);
+        self.simple(&Request::OpenWayOut { equipment }).await
+    }
+
     /// Returns once the wire is closed, by whichever side.
     pub async fn closed(&self) {
         self.mux.closed().await;
@@ -207,10 +237,12 @@ impl GuestClient {
 }
 
 /// Serves the streams that a guest opens. They end with the wire.
-async fn take_openings(mut incoming: Incoming, egress: Arc<Egress>) {
+async fn take_openings(mut incoming: Incoming, way_out: Arc<OpenedWayOut>) {
     while let Some(stream) = incoming.recv().await {
-        let egress = egress.clone();
+        let way_out = way_out.clone();
         tokio::spawn(async move {
+            // A stream that is dropped is reset.
+            let Some(egress) = way_out.get().await else { return };
             let mut frames = Framed::new(stream, FrameCodec::for_worker());
             let first = tokio::time::timeout(PATIENCE, frames.next()).await;
             if let Ok(Some(Ok(Frame::Message(text)))) = first

@@ -1,13 +1,11 @@
 //! A sandbox in use: what a backend started, the guest inside it, and the report about both.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bellglass_protocol::report::SandboxReport;
 
 use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
 use crate::client::{ClientError, GuestClient};
-use crate::egress::Egress;
 
 /// How long a guest may take from its start to its greeting.
 const GREETING_TIME: Duration = Duration::from_secs(20);
@@ -37,10 +35,9 @@ impl Sandbox {
         backend: &dyn Backend,
         order: &SandboxOrder,
         image: &str,
-        egress: Option<Arc<Egress>>,
     ) -> Result<Self, SandboxError> {
         let running = backend.start(order).await?;
-        Self::greet(backend, running, image, egress).await
+        Self::greet(backend, running, image).await
     }
 
     /// Takes up a sandbox that an earlier process of ours left running.
@@ -48,10 +45,9 @@ impl Sandbox {
         backend: &dyn Backend,
         name: &SandboxName,
         image: &str,
-        egress: Option<Arc<Egress>>,
     ) -> Result<Option<Self>, SandboxError> {
         match backend.find(name).await? {
-            Some(running) => Self::greet(backend, running, image, egress).await.map(Some),
+            Some(running) => Self::greet(backend, running, image).await.map(Some),
             None => Ok(None),
         }
     }
@@ -60,11 +56,10 @@ impl Sandbox {
         backend: &dyn Backend,
         running: Box<dyn RunningSandbox>,
         image: &str,
-        egress: Option<Arc<Egress>>,
     ) -> Result<Self, SandboxError> {
         let greeting = async {
             let wire = running.connect().await?;
-            Ok(GuestClient::connect(wire, egress).await?)
+            Ok(GuestClient::connect(wire).await?)
         };
         let greeted = tokio::time::timeout(GREETING_TIME, greeting).await;
         let sealed = greeted.unwrap_or(Err(SandboxError::NoGreeting)).and_then(|(guest, probe)| {

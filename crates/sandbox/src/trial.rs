@@ -42,11 +42,10 @@ pub async fn try_out(backend: Arc<dyn Backend>) -> Result<SandboxReport, TrialEr
             name: SandboxName::throwaway(),
             rootfs: rootfs.path().to_path_buf(),
             limits: Limits { memory: ByteSize::mib(512), ..Limits::default() },
-            egress: false,
             nested_sandboxing: false,
             orphaned_after: Some(DEADLINE),
         };
-        let sandbox = Sandbox::start(&*backend, &order, "none", None).await?;
+        let sandbox = Sandbox::start(&*backend, &order, "none").await?;
         sandbox.destroy().await?;
         Ok(sandbox.report().clone())
     });

@@ -49,7 +49,7 @@ pub(crate) enum ApiError {
     FileNotFound(String),
     #[error("the job's sandbox does not run yet, so it has no files")]
     NotStarted,
-    #[error("the job has ended; its files can be read but no longer changed")]
+    #[error("the job has ended; it can be looked at but no longer changed")]
     JobEnded,
     /// The sandbox refused; the text is its own and was shortened.
     #[error("the sandbox answered: {0}")]

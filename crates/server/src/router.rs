@@ -12,7 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::controllers::{
-    cancel, events, files, jobs, memory, operations, pages, result, schedule, status, steps,
+    cancel, events, files, jobs, memory, network, operations, pages, result, schedule, status,
+    steps,
 };
 use crate::guard::{Guard, protect, put_protective_headers};
 use crate::leftovers::discard_after_refusal;
@@ -30,6 +31,7 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show))
         .routes(routes!(cancel::cancel))
+        .routes(routes!(network::change))
         .routes(routes!(events::list))
         .routes(routes!(result::download))
         .routes(routes!(memory::show))

@@ -32,6 +32,8 @@ pub(crate) struct IndexRow {
     pub(crate) last_seq: u64,
     pub(crate) last_at: Timestamp,
     pub(crate) last_hash: LinkHash,
+    /// Whether this is news about what the job may reach. Not kept: the log has it.
+    pub(crate) network_changed: bool,
 }
 
 impl IndexRow {
@@ -54,6 +56,7 @@ impl IndexRow {
             last_seq: 0,
             last_at: now,
             last_hash: LinkHash::root(id),
+            network_changed: false,
         };
         let sealed = row.append(EventBody::Scheduled { spec: Box::new(spec) }, now);
         (row, sealed)
@@ -81,6 +84,7 @@ impl IndexRow {
                 self.started_at.get_or_insert(event.at);
             }
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
+            EventBody::NetworkChanged { .. } => self.network_changed = true,
             EventBody::Finished { end } => {
                 self.status = end.status.into();
                 self.finished_at = Some(event.at);
@@ -106,6 +110,7 @@ impl IndexRow {
             seq: self.last_seq,
             status: self.status,
             cancel_requested: self.cancel_requested,
+            network_changed: self.network_changed,
         }
     }
 }
@@ -135,6 +140,7 @@ mod tests {
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
             nested_sandboxing: false,
+            secrets: Default::default(),
             files: Vec::new(),
         }
     }
@@ -168,6 +174,7 @@ mod tests {
             EventBody::SandboxLost { reason: "gone".into() },
             claimed(2),
             EventBody::CancelRequested { by: "somebody".into() },
+            EventBody::NetworkChanged { network: NetworkPolicy::Open, by: "somebody".into() },
             EventBody::ResultStored { result },
             EventBody::Finished { end },
         ] {

@@ -18,6 +18,7 @@ use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::{JobStatus, JobView};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -64,6 +65,15 @@ pub trait Store: Send + Sync + 'static {
     /// Records that somebody wants the job to end. A job that nobody holds ends at once; for a
     /// running one the holder sees the event. Returns the status after it.
     async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError>;
+
+    /// Records that a job may reach something else from now on; its holder sees the event. Refused
+    /// with [`StoreError::JobEnded`] after its end. Returns the status after it.
+    async fn change_network(
+        &self,
+        job: JobId,
+        network: NetworkPolicy,
+        by: &str,
+    ) -> Result<JobStatus, StoreError>;
 
     /// Events of a job after number `after`, in order, at most `limit`, with their exact lines.
     /// [`StoreError::NotFound`] if there is no such job.
@@ -112,6 +122,8 @@ pub struct Change {
     pub seq: u64,
     pub status: JobStatus,
     pub cancel_requested: bool,
+    /// Whether what the job may reach is among the news.
+    pub network_changed: bool,
 }
 
 /// A job in the hands of a worker.

@@ -55,7 +55,7 @@ pub(crate) async fn conclude(
     spec: &JobSpec,
     ending: Ending,
     sandbox: Option<Sandbox>,
-    way_out: WayOut,
+    way_out: &WayOut,
     stop: &StopSwitch,
 ) -> Result<(), StoreError> {
     // Any other reason to stop is news, even if it came before packing began.
@@ -94,7 +94,7 @@ pub(crate) async fn finish(
     log: &JobLog,
     end: JobEnd,
     sandbox: Option<Sandbox>,
-    way_out: WayOut,
+    way_out: &WayOut,
 ) -> Result<(), StoreError> {
     let gone = match sandbox {
         Some(sandbox) => sandbox.destroy().await,

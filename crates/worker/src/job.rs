@@ -10,11 +10,11 @@ use bellglass_protocol::quantity::Seconds;
 use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::Encoding;
 use bellglass_protocol::view::JobView;
-use bellglass_sandbox::egress::Egress;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
 use jiff::Timestamp;
+use tokio::sync::Notify;
 
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe};
@@ -29,21 +29,23 @@ pub(crate) async fn run_job(
     shared: Arc<Shared>,
     claimed: ClaimedJob,
     stop: StopSwitch,
+    network_changed: Arc<Notify>,
 ) -> Result<(), StoreError> {
     let log = JobLog::new(shared.store.clone(), claimed);
     let view = log.view();
     if view.cancel_requested {
         stop.stop(StopReason::Cancelled);
     }
+    let way_out = WayOut::new(shared.clone(), log.clone());
     if let Some(end) = view.conclusion {
         // Whoever held the job before came as far as this, and the result is safe.
-        let sandbox = find_sandbox(&shared, &view.spec, &log, None).await.ok().flatten();
-        return finish(&shared, &log, end, sandbox, WayOut::none()).await;
+        let sandbox = find_sandbox(&shared, &view.spec, &log).await.ok().flatten();
+        return finish(&shared, &log, end, sandbox, &way_out).await;
     }
-    let way_out = WayOut::open(&*shared.network, &log, &view.spec.network).await;
-    let (ending, sandbox) = match open_sandbox(&shared, &log, &stop, way_out.egress()).await? {
+    let (ending, sandbox) = match open_sandbox(&shared, &log, &stop).await? {
         Opened::Sandbox(sandbox) => {
-            let ending = work(&shared, &log, &view.spec, &sandbox, &stop).await?;
+            let way_out = (&way_out, network_changed);
+            let ending = work(&shared, &log, &view.spec, &sandbox, way_out, &stop).await?;
             (ending, Some(*sandbox))
         }
         Opened::Nothing(ending) => (ending, None),
@@ -54,7 +56,7 @@ pub(crate) async fn run_job(
         tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
         return Ok(());
     }
-    conclude(&shared, &log, &view.spec, ending, sandbox, way_out, &stop).await
+    conclude(&shared, &log, &view.spec, ending, sandbox, &way_out, &stop).await
 }
 
 /// What came of the wish for a sandbox.
@@ -69,12 +71,11 @@ async fn open_sandbox(
     shared: &Shared,
     log: &JobLog,
     stop: &StopSwitch,
-    egress: Option<Arc<Egress>>,
 ) -> Result<Opened, StoreError> {
     let view = log.view();
     let spec = &view.spec;
     if view.sandbox.is_some() {
-        let reason = match find_sandbox(shared, spec, log, egress.clone()).await {
+        let reason = match find_sandbox(shared, spec, log).await {
             Ok(Some(sandbox)) => {
                 tracing::info!(job = %log.job, "found the job's sandbox still running");
                 return Ok(Opened::Sandbox(Box::new(sandbox)));
@@ -113,12 +114,11 @@ async fn open_sandbox(
         name,
         rootfs,
         limits: spec.limits,
-        egress: egress.is_some(),
         nested_sandboxing: spec.nested_sandboxing,
         orphaned_after: shared.orphaned_after,
     };
     let started = Instant::now();
-    match Sandbox::start(&*backend, &order, &spec.image, egress).await {
+    match Sandbox::start(&*backend, &order, &spec.image).await {
         Ok(sandbox) => {
             metrics::histogram!("bellglass_sandbox_start_seconds").record(started.elapsed());
             let report = Box::new(sandbox.report().clone());
@@ -141,7 +141,6 @@ async fn find_sandbox(
     shared: &Shared,
     spec: &JobSpec,
     log: &JobLog,
-    egress: Option<Arc<Egress>>,
 ) -> Result<Option<Sandbox>, String> {
     // Which backend made it stands in its report; without one there was none that was used.
     let Some(report) = log.view().sandbox else { return Ok(None) };
@@ -149,7 +148,7 @@ async fn find_sandbox(
         return Err(format!("there is no backend `{}` any more", report.backend));
     };
     let name = SandboxName::of_job(log.job);
-    let found = Sandbox::find(&**backend, &name, &spec.image, egress).await;
+    let found = Sandbox::find(&**backend, &name, &spec.image).await;
     found.map_err(|error| describe(&error))
 }
 
@@ -159,13 +158,19 @@ async fn work(
     log: &JobLog,
     spec: &JobSpec,
     sandbox: &Sandbox,
+    (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
 ) -> Result<Ending, StoreError> {
     let _presence = shared.live.enter(log.job, sandbox.guest().clone());
-    // A wish to cancel that came between the claim and now was heard by nobody.
-    if shared.store.job(log.job).await?.cancel_requested {
+    // A wish to cancel, or a new policy, that came between the claim and now was heard by nobody.
+    let now = shared.store.job(log.job).await?;
+    if now.cancel_requested {
         stop.stop(StopReason::Cancelled);
     }
+    if let Err(error) = way_out.apply(sandbox.guest(), now.network).await {
+        return Ok(Ending::Broken(error.into()));
+    }
+    let _following = way_out.follow(sandbox.guest().clone(), network_changed);
     let view = log.view();
     let _clock = start_clock(&view, stop.clone());
     let is_running = |status: StepStatus| status == StepStatus::Running;

@@ -1,4 +1,4 @@
-//! Takes jobs from the queue while there are free slots, keeps their leases, and passes on stops.
+//! Takes jobs from the queue while there are free slots, keeps their leases, and passes on news.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use bellglass_protocol::view::JobStatus;
 use bellglass_sandbox::Backends;
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{ClaimedJob, Store, StoreError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -62,6 +62,8 @@ struct Held(Mutex<HashMap<JobId, HeldJob>>);
 struct HeldJob {
     generation: Generation,
     stop: StopSwitch,
+    /// Told when what the job may reach was changed.
+    network_changed: Arc<Notify>,
     /// Cancelled once nothing is done for the job any more under this generation.
     over: CancellationToken,
 }
@@ -96,7 +98,7 @@ impl Worker {
         let heartbeat = tokio::spawn(self.heartbeat());
         let sweeping =
             tokio::spawn(sweep::keep_sweeping(self.shared.clone(), self.settings.sweep_every));
-        let watch = tokio::spawn(pass_on_stops(self.shared.store.clone(), self.held.clone()));
+        let watch = tokio::spawn(pass_on_news(self.shared.store.clone(), self.held.clone()));
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
         let claiming = shutdown.run_until_cancelled(self.claim_jobs(&slots, &jobs)).await;
@@ -136,7 +138,13 @@ impl Worker {
         let (job, generation) = (claimed.view.job_id, claimed.generation);
         let stop = StopSwitch::new();
         let over = CancellationToken::new();
-        let entry = HeldJob { generation, stop: stop.clone(), over: over.clone() };
+        let network_changed = Arc::new(Notify::new());
+        let entry = HeldJob {
+            generation,
+            stop: stop.clone(),
+            network_changed: network_changed.clone(),
+            over: over.clone(),
+        };
         let before = self.held.lock().insert(job, entry);
         let (shared, held) = (self.shared.clone(), self.held.clone());
         jobs.spawn(async move {
@@ -149,7 +157,7 @@ impl Worker {
                 before.stop.stop(StopReason::LeaseLost);
                 before.over.cancelled().await;
             }
-            if let Err(error) = run_job(shared, claimed, stop).await {
+            if let Err(error) = run_job(shared, claimed, stop, network_changed).await {
                 tracing::warn!(%job, %error, "the job went out of our hands");
             }
         });
@@ -200,16 +208,23 @@ async fn wait_for_work(changes: &mut broadcast::Receiver<bellglass_store::Change
     let _ = tokio::time::timeout(LOOK_AROUND, news).await;
 }
 
-/// Hears of cancellations and tells the jobs.
-async fn pass_on_stops(store: Arc<dyn Store>, held: Arc<Held>) {
+/// Hears of cancellations and of new policies and tells the jobs.
+async fn pass_on_news(store: Arc<dyn Store>, held: Arc<Held>) {
     let mut changes = store.changes();
     loop {
         match changes.recv().await {
-            Ok(change) if change.cancel_requested => held.stop(change.job, StopReason::Cancelled),
-            Ok(_) => {}
+            Ok(change) => {
+                if change.cancel_requested {
+                    held.stop(change.job, StopReason::Cancelled);
+                }
+                if change.network_changed {
+                    held.tell_of_network(change.job);
+                }
+            }
             // Something was missed; ask about every job in our hands.
             Err(broadcast::error::RecvError::Lagged(_)) => {
                 for (job, _) in held.generations() {
+                    held.tell_of_network(job);
                     if store.job(job).await.is_ok_and(|view| view.cancel_requested) {
                         held.stop(job, StopReason::Cancelled);
                     }
@@ -232,6 +247,12 @@ impl Held {
     fn stop(&self, job: JobId, reason: StopReason) {
         if let Some(held) = self.lock().get(&job) {
             held.stop.stop(reason);
+        }
+    }
+
+    fn tell_of_network(&self, job: JobId) {
+        if let Some(held) = self.lock().get(&job) {
+            held.network_changed.notify_one();
         }
     }
 

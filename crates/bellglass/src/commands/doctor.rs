@@ -144,7 +144,6 @@ impl Trial {
                 name: SandboxName::throwaway(),
                 rootfs,
                 limits: config.file.limits,
-                egress: false,
                 nested_sandboxing: false,
                 orphaned_after: Some(std::time::Duration::from_secs(60)),
             },
@@ -154,6 +153,6 @@ impl Trial {
     }
 
     pub(super) async fn start(&self) -> Result<Sandbox, SandboxError> {
-        Sandbox::start(&self.backend, &self.order, &self.image, None).await
+        Sandbox::start(&self.backend, &self.order, &self.image).await
     }
 }

@@ -7,6 +7,7 @@ mod image;
 mod interruption;
 mod jobs;
 mod logs;
+mod network;
 mod run;
 mod serve;
 mod submit;
@@ -59,6 +60,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Success)
         }
+        Command::Network(network) => network::change(&network, format).await,
         Command::Download(download) => download::download(&download, format).await,
         Command::Jobs(jobs) => jobs::list(&jobs, format).await,
         Command::Image(image) => image::image(&config, image, format).await,

@@ -192,6 +192,7 @@ mod tests {
             default_image: "base".into(),
             isolation: IsolationLevel::Namespace,
             model: ModelOffer::NotConfigured,
+            secrets: Default::default(),
         };
         let body = br#"{"steps":[{"tool":"shell","command":"true"}]}"#;
         JobRequest::from_json(body).unwrap().into_spec(&offer).unwrap()

@@ -1,5 +1,6 @@
 //! `bellglass serve`: API and worker in one process.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -11,6 +12,7 @@ use super::Format;
 use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
+use crate::host_network::HostNetwork;
 use crate::installation::{Installation, Installed};
 use crate::live_files::LiveFiles;
 
@@ -47,6 +49,7 @@ pub(super) async fn serve(
     let worker = installation.worker(slots, config.lease(), config.sweep_every());
     let worker = tokio::spawn(worker.run(shutdown.clone()));
     tokio::spawn(cancel_on_signal(shutdown.clone()));
+    tokio::spawn(reload_on_signal(config.named.clone(), installation.network.clone()));
     announce(address, &data, slots, format);
 
     bellglass_server::serve(listener, app, shutdown.clone().cancelled_owned())
@@ -71,6 +74,24 @@ fn announce(address: std::net::SocketAddr, data: &std::path::Path, slots: usize,
         Format::Text => {
             let data = data.display().to_string();
             tracing::info!(data, slots, "Bellglass serves http://{address}");
+        }
+    }
+}
+
+/// Reads the configuration again at SIGHUP and puts its part about the network in force.
+async fn reload_on_signal(named: Option<PathBuf>, network: Arc<HostNetwork>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+    while hangup.recv().await.is_some() {
+        match Config::load(named.as_deref()).and_then(|config| config.network_config()) {
+            Ok(config) => {
+                network.replace(config);
+                tracing::info!("the network part of the configuration was read again");
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "the configuration stays as it was");
+            }
         }
     }
 }

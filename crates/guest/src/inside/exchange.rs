@@ -67,6 +67,10 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         Request::DeleteFile { path } => transfer::delete_file(guest, wire, path).await,
         Request::ListFolder { path } => transfer::list_folder(guest, wire, path).await,
         Request::Pack => transfer::pack(guest, wire).await,
+        Request::OpenWayOut { equipment } => {
+            let opened = guest.way_out.open(guest.latest_wire.subscribe(), equipment).await;
+            answer(wire, ok_or(opened)).await
+        }
     }
 }
 

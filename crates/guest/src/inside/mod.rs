@@ -28,6 +28,7 @@ mod step_by_step;
 mod supervisor;
 mod tools;
 mod transfer;
+mod way_out;
 mod workspace;
 
 use std::io;
@@ -46,6 +47,7 @@ use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
 use probe::Look;
+use way_out::WayOut;
 use workspace::Workspace;
 
 /// Threads for file work. Each transfer holds one while the worker takes its data.
@@ -63,6 +65,7 @@ struct Guest {
     memory_kills: Arc<AtomicU64>,
     /// The wire of the worker that connected last.
     latest_wire: watch::Sender<Option<Mux>>,
+    way_out: WayOut,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -99,17 +102,22 @@ pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()
     let patience = config.orphaned_after_seconds.map(Duration::from_secs);
     let attendance = Attendance::new();
     let latest_wire = watch::Sender::new(None);
-    if config.egress {
-        relay::start(latest_wire.subscribe()).await?;
-    }
     let calls = Calls::default();
     let memory_kills = match config.memory {
         Some(room) => memory::watch(room, &config)?,
         None => Arc::default(),
     };
     let probe = look.end();
-    let guest =
-        Arc::new(Guest { config, workspace, calls, confinement, probe, memory_kills, latest_wire });
+    let guest = Arc::new(Guest {
+        config,
+        workspace,
+        calls,
+        confinement,
+        probe,
+        memory_kills,
+        latest_wire,
+        way_out: WayOut::default(),
+    });
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

@@ -43,7 +43,6 @@ impl TestGuest {
         std::fs::create_dir(folder.path().join("workspace")).unwrap();
         let socket = folder.path().join("wire");
         let config = GuestConfig {
-            egress: false,
             workspace: folder.path().join("workspace").to_str().unwrap().into(),
             tool_uid: rustix::process::geteuid().as_raw(),
             tool_gid: rustix::process::getegid().as_raw(),

@@ -32,9 +32,9 @@ pub(super) async fn serve(egress: &Arc<Egress>, mut client: Client) {
         Request::Unsupported(code) => return drop(reply(&mut client, code).await),
     };
     match dial(egress, &host, port).await {
-        Ok(mut dialed) => {
+        Ok(dialed) => {
             if reply(&mut client, 0).await.is_ok() {
-                let _ = io::copy_bidirectional(&mut client, &mut dialed.stream).await;
+                egress.join(client, dialed).await;
             }
         }
         Err(verdict) => drop(reply(&mut client, reply_code(verdict)).await),
@@ -61,7 +61,7 @@ async fn reply(client: &mut Client, code: u8) -> io::Result<()> {
 fn reply_code(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Allowed => 0,
-        Verdict::RefusedByPolicy | Verdict::RefusedPrivateAddress => 2,
+        Verdict::RefusedByPolicy | Verdict::CutByPolicy | Verdict::RefusedPrivateAddress => 2,
         Verdict::NotResolved => 4,
         Verdict::NotConnected => 5,
     }

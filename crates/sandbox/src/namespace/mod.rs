@@ -212,7 +212,6 @@ impl Shared {
                 tool_gid: TOOL_ID,
                 home: "/home/agent".into(),
                 open_files: limits.open_files,
-                egress: order.egress,
                 processes: Some(limits.processes),
                 nested_sandboxing: order.nested_sandboxing,
                 memory: resources::counted_by_the_guest(limits, &self.groups),

@@ -16,7 +16,6 @@ fn order(name: SandboxName, rootfs: PathBuf) -> SandboxOrder {
         name,
         rootfs,
         limits: Limits::default(),
-        egress: false,
         nested_sandboxing: false,
         orphaned_after: None,
     }

@@ -72,7 +72,6 @@ impl Fixture {
             name: SandboxName::throwaway(),
             rootfs: image(),
             limits: Limits { memory: ByteSize::mib(512), ..Limits::default() },
-            egress: false,
             nested_sandboxing: false,
             orphaned_after: None,
         }
@@ -83,7 +82,7 @@ impl Fixture {
     }
 
     pub(crate) async fn start_with(&self, order: &SandboxOrder) -> Sandbox {
-        Sandbox::start(&*self.backend, order, "base", None).await.unwrap()
+        Sandbox::start(&*self.backend, order, "base").await.unwrap()
     }
 
     /// Neither folders, nor control groups, nor processes of any sandbox of this test.

@@ -24,7 +24,7 @@ pub(crate) async fn a_stopped_sandbox_is_gone(fixture: &Fixture) {
 pub(crate) async fn a_failed_start_leaves_nothing(fixture: &Fixture) {
     let rootfs = fixture.order().rootfs.join("etc");
     let order = SandboxOrder { rootfs, ..fixture.order() };
-    let failed = Sandbox::start(&*fixture.backend, &order, "base", None).await.err();
+    let failed = Sandbox::start(&*fixture.backend, &order, "base").await.err();
     assert!(failed.is_some(), "that folder is no image");
     assert_no_trace_of(&order.name);
     assert!(fixture.backend.find(&order.name).await.unwrap().is_none());
@@ -48,7 +48,7 @@ pub(crate) async fn a_sandbox_outlives_who_started_it(fixture: &Fixture) {
     drop(sandbox);
 
     let successor = fixture.successor();
-    let found = Sandbox::find(&*successor, &order.name, "base", None).await.unwrap();
+    let found = Sandbox::find(&*successor, &order.name, "base").await.unwrap();
     let found = found.expect("it runs on");
     assert_eq!(found.report().backend, fixture.backend.name());
     assert_eq!(shell(&found, 3, "touch go").await.result.exit_code, Some(0));
@@ -100,7 +100,7 @@ pub(crate) async fn a_sweep_removes_all_but_what_is_kept(fixture: &Fixture) {
     let keep = HashSet::from([kept.name.clone()]);
     assert_eq!(successor.sweep(&keep).await.unwrap(), 1);
     assert_no_trace_of(&swept.name);
-    let found = Sandbox::find(&*successor, &kept.name, "base", None).await.unwrap().unwrap();
+    let found = Sandbox::find(&*successor, &kept.name, "base").await.unwrap().unwrap();
     assert_eq!(shell(&found, 1, "echo alive").await.stdout, "alive\n");
     drop(found);
     assert_eq!(successor.sweep(&HashSet::new()).await.unwrap(), 1);

@@ -14,7 +14,7 @@ use bellglass_protocol::mux::{End, Mux, MuxStream, multiplex};
 use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::StepStatus;
 use bellglass_protocol::wire::{
-    CallResult, Frame, FrameCodec, PROTOCOL_VERSION, Reply, Request, WireError,
+    CallResult, Equipment, Frame, FrameCodec, PROTOCOL_VERSION, Reply, Request, WireError,
 };
 use bellglass_sandbox::backend::SetUp;
 use bellglass_sandbox::egress::Egress;
@@ -201,11 +201,14 @@ pub(crate) async fn start(
         name: SandboxName::throwaway(),
         rootfs: "/nowhere".into(),
         limits: Limits::default(),
-        egress: egress.is_some(),
         nested_sandboxing: false,
         orphaned_after: None,
     };
-    Sandbox::start(backend, &order, "base", egress).await
+    let sandbox = Sandbox::start(backend, &order, "base").await?;
+    if let Some(egress) = egress {
+        sandbox.guest().open_way_out(egress, Equipment::default()).await?;
+    }
+    Ok(sandbox)
 }
 
 /// Memory of this process that is its own, in bytes.

@@ -59,7 +59,7 @@ async fn a_greeting_that_is_none() {
     let version = Reply::Welcome {
         protocol: PROTOCOL_VERSION + 1,
         version: "fake".into(),
-        probe: Probe::default(),
+        probe: Box::default(),
     };
     let error = refused(answering(vec![Frame::message(&version)])).await;
     assert!(matches!(error, SandboxError::Guest(ClientError::Version(_))), "{error}");
@@ -81,6 +81,7 @@ async fn a_greeting_that_is_none() {
 #[tokio::test]
 async fn a_boundless_probe() {
     let probe = Probe { interfaces: vec!["x".repeat(1000); 500], ..Probe::default() };
+    let probe = Box::new(probe);
     let welcome = Reply::Welcome { protocol: PROTOCOL_VERSION, version: "fake".into(), probe };
     let error = refused(answering(vec![Frame::message(&welcome)])).await;
     assert!(error.to_string().contains("could not be reached"), "{error}");

@@ -61,6 +61,7 @@ impl Harness {
                 maxima: Limits::default(),
                 default_image: "base".into(),
                 isolation: IsolationLevel::Namespace,
+                secrets: Default::default(),
                 model: ModelOffer::NotConfigured,
             },
             images: Arc::new(OnlyBase),

@@ -121,6 +121,7 @@ fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
         match operation {
             Operation::Append(pending) => jobs.push(pending.request.job),
             Operation::Cancel(pending) => jobs.push(pending.request.job),
+            Operation::ChangeNetwork(pending) => jobs.push(pending.request.job),
             Operation::Renew(pending) => {
                 jobs.extend(pending.request.held.iter().map(|(job, _)| *job));
             }
@@ -155,6 +156,7 @@ mod tests {
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
             nested_sandboxing: false,
+            secrets: Default::default(),
             files: Vec::new(),
         };
         let (row, scheduled) = IndexRow::accept(spec, now());

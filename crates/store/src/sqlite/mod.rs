@@ -19,13 +19,14 @@ use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::{JobStatus, JobView};
 use sqlx::SqlitePool;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::index::{IndexRow, now};
 use crate::{Change, ClaimedJob, JobFilter, JobPage, LogEnd, Store, StoreError};
-use operation::{Append, Cancel, Claim, NewJob, Operation, Pending, Renew};
+use operation::{Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew};
 
 /// How many changes a listener may lie behind before it has to look at the log again.
 const CHANGES_KEPT: usize = 4096;
@@ -125,6 +126,15 @@ impl Store for SqliteStore {
 
     async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError> {
         self.ask(Operation::Cancel, Cancel { job, by: by.into() }).await
+    }
+
+    async fn change_network(
+        &self,
+        job: JobId,
+        network: NetworkPolicy,
+        by: &str,
+    ) -> Result<JobStatus, StoreError> {
+        self.ask(Operation::ChangeNetwork, ChangeNetwork { job, network, by: by.into() }).await
     }
 
     async fn events_after(

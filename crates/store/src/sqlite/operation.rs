@@ -5,6 +5,7 @@ use std::time::Duration;
 use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
+use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
@@ -17,6 +18,7 @@ pub(super) enum Operation {
     Schedule(Pending<Box<NewJob>, ()>),
     Append(Pending<Append, Vec<SealedEvent>>),
     Cancel(Pending<Cancel, JobStatus>),
+    ChangeNetwork(Pending<ChangeNetwork, JobStatus>),
     Renew(Pending<Renew, Vec<JobId>>),
     Release(Pending<WorkerId, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
@@ -52,6 +54,13 @@ pub(super) struct Append {
 #[derive(Debug)]
 pub(super) struct Cancel {
     pub(super) job: JobId,
+    pub(super) by: String,
+}
+
+#[derive(Debug)]
+pub(super) struct ChangeNetwork {
+    pub(super) job: JobId,
+    pub(super) network: NetworkPolicy,
     pub(super) by: String,
 }
 
@@ -94,6 +103,7 @@ impl Operation {
             Self::Schedule(pending) => pending.deliver(),
             Self::Append(pending) => pending.deliver(),
             Self::Cancel(pending) => pending.deliver(),
+            Self::ChangeNetwork(pending) => pending.deliver(),
             Self::Renew(pending) => pending.deliver(),
             Self::Release(pending) => pending.deliver(),
             Self::Claim(pending) => pending.deliver(),
@@ -107,6 +117,7 @@ impl Operation {
             Self::Schedule(pending) => pending.answer = Some(Err(error)),
             Self::Append(pending) => pending.answer = Some(Err(error)),
             Self::Cancel(pending) => pending.answer = Some(Err(error)),
+            Self::ChangeNetwork(pending) => pending.answer = Some(Err(error)),
             Self::Renew(pending) => pending.answer = Some(Err(error)),
             Self::Release(pending) => pending.answer = Some(Err(error)),
             Self::Claim(pending) => pending.answer = Some(Err(error)),

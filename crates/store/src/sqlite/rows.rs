@@ -184,6 +184,7 @@ fn read_row(row: &SqliteRow) -> Result<IndexRow, StoreError> {
         last_at: moment(row.try_get(13)?)?,
         last_hash: LinkHash::from_bytes(hash)
             .ok_or_else(|| corrupt(format_args!("the hash of job {id} is not a hash")))?,
+        network_changed: false,
     })
 }
 

@@ -8,6 +8,7 @@ mod claiming;
 mod leases;
 mod listing;
 mod log;
+mod network;
 
 use std::sync::Arc;
 
@@ -55,6 +56,8 @@ macro_rules! for_every_behaviour {
             log::an_unknown_job_has_no_log,
             log::times_never_run_backwards,
             log::changes_are_told_after_they_are_readable,
+            network::a_change_is_told_and_outlives_its_holder,
+            network::only_a_living_job_is_given_another_policy,
             listing::newest_first_in_pages,
             listing::by_status,
             listing::search_takes_text_literally,

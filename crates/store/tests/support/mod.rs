@@ -26,6 +26,7 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         network: NetworkPolicy::None,
         isolation: IsolationLevel::Namespace,
         nested_sandboxing: false,
+        secrets: Default::default(),
         files: Vec::new(),
     }
 }

@@ -15,13 +15,14 @@ use bellglass_protocol::step::OutputStream;
 use bellglass_protocol::view::{JobStatus, JobView};
 use bellglass_protocol::wire::{DATA_CHUNK, Entry, EntryKind, Frame, Reply, Request};
 use bellglass_sandbox::Backends;
-use bellglass_sandbox::egress::EgressSettings;
+use bellglass_sandbox::egress::{EgressSettings, Secret};
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{SqliteStore, Store};
 use bellglass_worker::{ImageSource, LiveSandboxes, NetworkSource, Worker, WorkerSettings};
 use bytes::Bytes;
 use futures::SinkExt as _;
 use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use fake::{Exchange, FakeBackend, Guest, behave, greeting, guest, own_memory, say, success};
@@ -40,6 +41,14 @@ impl NetworkSource for Nowhere {
     async fn settings(&self) -> Arc<EgressSettings> {
         Arc::default()
     }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        watch::channel(()).1
+    }
+
+    fn secret(&self, _: &str) -> Option<Arc<Secret>> {
+        None
+    }
 }
 
 fn spec(limits: serde_json::Value) -> JobSpec {
@@ -53,6 +62,7 @@ fn spec(limits: serde_json::Value) -> JobSpec {
         default_image: "base".into(),
         isolation: IsolationLevel::Namespace,
         model: ModelOffer::NotConfigured,
+        secrets: Default::default(),
     };
     JobRequest::from_json(job.to_string().as_bytes()).unwrap().into_spec(&offer).unwrap()
 }

@@ -3,6 +3,7 @@
 pub(crate) mod archive;
 pub(crate) mod client;
 pub(crate) mod host;
+pub(crate) mod https;
 pub(crate) mod plain_user;
 
 use std::fs;
