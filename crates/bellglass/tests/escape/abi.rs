@@ -95,9 +95,11 @@ async fn personalities() {
 #[tokio::test]
 async fn loosening_the_filter() {
     // Allows all. Filters add up, so it must change nothing.
-    let allow = "allow = struct.pack('<HBBI', 6, 0, 0, 0x7fff0000)\n\
-                 text = ctypes.create_string_buffer(allow, 8)\n\
-                 program = struct.pack('<HxxxxxxQ', 1, ctypes.addressof(text))\n";
+    let allow = r"
+allow = struct.pack('<HBBI', 6, 0, 0, 0x7fff0000)
+text = ctypes.create_string_buffer(allow, 8)
+program = struct.pack('<HxxxxxxQ', 1, ctypes.addressof(text))
+";
     let loaded = format!("{allow}call('seccomp', 1, 0, program)\ncall('unshare', 0x10000000)");
     let attempts = [
         (loaded.as_str(), "EPERM"),
@@ -106,9 +108,18 @@ async fn loosening_the_filter() {
         // A child, a thread and a program that is started inherit it.
         ("run('unshare', '--user', 'true')", "EREMOTEIO"),
         (
-            "import threading\nfound = []\ndef thread():\n    try: found.append(call('bpf', 0, None, 0))\n\
-             \x20   except OSError as error: found.append(error)\nt = threading.Thread(target=thread)\n\
-             t.start(); t.join()\ndef result():\n    raise found[0]\nresult()",
+            r"
+import threading
+found = []
+def thread():
+    try: found.append(call('bpf', 0, None, 0))
+    except OSError as error: found.append(error)
+t = threading.Thread(target=thread)
+t.start(); t.join()
+def result():
+    raise found[0]
+result()
+",
             "EPERM",
         ),
     ];

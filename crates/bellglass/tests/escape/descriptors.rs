@@ -74,11 +74,13 @@ async fn descriptors_as_seen_from_inside() {
         ),
         // An open folder of another root would be the way out.
         (
-            "for n in range(64):\n\
-             \x20   try: os.fchdir(n)\n\
-             \x20   except OSError: continue\n\
-             \x20   raise SystemError(n)\n\
-             os.stat('/not-there')",
+            r"
+for n in range(64):
+    try: os.fchdir(n)
+    except OSError: continue
+    raise SystemError(n)
+os.stat('/not-there')
+",
             "ENOENT",
         ),
     ];

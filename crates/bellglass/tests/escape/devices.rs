@@ -22,14 +22,16 @@ async fn device_nodes() {
 async fn device_files_that_are_there() {
     let found = look(
         &TestServer::start(),
-        "found = set()\n\
-         for folder, folders, files in os.walk('/'):\n\
-        \x20   if folder == '/proc': folders.clear(); continue\n\
-        \x20   for name in files:\n\
-        \x20       try: mode = os.lstat(f'{folder}/{name}').st_mode\n\
-        \x20       except OSError: continue\n\
-        \x20       if stat.S_ISBLK(mode) or stat.S_ISCHR(mode): found.add(f'{folder}/{name}')\n\
-         print(json.dumps(sorted(found)))",
+        r"
+found = set()
+for folder, folders, files in os.walk('/'):
+    if folder == '/proc': folders.clear(); continue
+    for name in files:
+        try: mode = os.lstat(f'{folder}/{name}').st_mode
+        except OSError: continue
+        if stat.S_ISBLK(mode) or stat.S_ISCHR(mode): found.add(f'{folder}/{name}')
+print(json.dumps(sorted(found)))
+",
     )
     .await;
     let known = ["full", "null", "pts/ptmx", "random", "tty", "urandom", "zero"];

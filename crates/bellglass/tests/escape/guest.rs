@@ -24,19 +24,21 @@ async fn overwriting_the_guests_program() {
     let server_program = format!("/proc/{}/exe", server.pid());
     let before = sum(&server_program);
 
-    let overwrite = "tries, opened = 0, []\n\
-         for pid in filter(str.isdigit, os.listdir('/proc')):\n\
-        \x20   try: own = os.readlink(f'/proc/{pid}/exe').startswith('/usr/')\n\
-        \x20   except OSError: own = False\n\
-        \x20   if own: continue\n\
-        \x20   for path in [f'/proc/{pid}/exe', f'/proc/{pid}/task/{pid}/exe']:\n\
-        \x20       for flags in [os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_TRUNC, 0o10000000]:\n\
-        \x20           tries += 1\n\
-        \x20           try: opened.append([path, flags, os.open(path, flags)])\n\
-        \x20           except OSError as error: assert error.errno in (errno.EACCES, errno.EPERM), error\n\
-        \x20   try: opened.append(os.execv(f'/proc/{pid}/exe', ['x']))\n\
-        \x20   except OSError as error: assert error.errno == errno.EACCES, error\n\
-         print(json.dumps([tries, opened]))";
+    let overwrite = r"
+tries, opened = 0, []
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    try: own = os.readlink(f'/proc/{pid}/exe').startswith('/usr/')
+    except OSError: own = False
+    if own: continue
+    for path in [f'/proc/{pid}/exe', f'/proc/{pid}/task/{pid}/exe']:
+        for flags in [os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_TRUNC, 0o10000000]:
+            tries += 1
+            try: opened.append([path, flags, os.open(path, flags)])
+            except OSError as error: assert error.errno in (errno.EACCES, errno.EPERM), error
+    try: opened.append(os.execv(f'/proc/{pid}/exe', ['x']))
+    except OSError as error: assert error.errno == errno.EACCES, error
+print(json.dumps([tries, opened]))
+";
     // A program whose interpreter is whoever starts it: the way in of CVE-2019-5736.
     let script = "printf '#!/proc/self/exe\\n' > bash; cp bash python3; chmod +x bash python3; \
                   PATH=/workspace:$PATH; ./bash; ./python3; true";

@@ -12,15 +12,17 @@ async fn host_paths_in_proc() {
     let server = TestServer::start();
     let found = look(
         &server,
-        "texts = {}\n\
-         for pid in filter(str.isdigit, os.listdir('/proc')):\n\
-        \x20   for name in ['mountinfo', 'mounts', 'mountstats', 'cgroup', 'cmdline', 'comm', 'maps', 'status', 'environ', 'wchan']:\n\
-        \x20       try: texts[f'{pid}/{name}'] = pathlib.Path(f'/proc/{pid}/{name}').read_text(errors='replace')\n\
-        \x20       except OSError: pass\n\
-         for name in ['cmdline', 'swaps', 'mounts', 'locks', 'net/unix']:\n\
-        \x20   try: texts[name] = pathlib.Path(f'/proc/{name}').read_text(errors='replace')\n\
-        \x20   except OSError: pass\n\
-         print(json.dumps(texts))",
+        r"
+texts = {}
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    for name in ['mountinfo', 'mounts', 'mountstats', 'cgroup', 'cmdline', 'comm', 'maps', 'status', 'environ', 'wchan']:
+        try: texts[f'{pid}/{name}'] = pathlib.Path(f'/proc/{pid}/{name}').read_text(errors='replace')
+        except OSError: pass
+for name in ['cmdline', 'swaps', 'mounts', 'locks', 'net/unix']:
+    try: texts[name] = pathlib.Path(f'/proc/{name}').read_text(errors='replace')
+    except OSError: pass
+print(json.dumps(texts))
+",
     )
     .await;
     let texts = found.as_object().unwrap();
@@ -49,12 +51,14 @@ async fn environment_and_arguments_of_the_server() {
     let server = TestServer::with(Options { environment, ..Options::default() });
     let found = look(
         &server,
-        "found = [str(dict(os.environ))]\n\
-         for pid in filter(str.isdigit, os.listdir('/proc')):\n\
-        \x20   for name in ['environ', 'cmdline', 'task/' + pid + '/environ']:\n\
-        \x20       try: found.append(pathlib.Path(f'/proc/{pid}/{name}').read_text(errors='replace'))\n\
-        \x20       except OSError: pass\n\
-         print(json.dumps(found))",
+        r"
+found = [str(dict(os.environ))]
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    for name in ['environ', 'cmdline', 'task/' + pid + '/environ']:
+        try: found.append(pathlib.Path(f'/proc/{pid}/{name}').read_text(errors='replace'))
+        except OSError: pass
+print(json.dumps(found))
+",
     )
     .await;
     let found = found.to_string();

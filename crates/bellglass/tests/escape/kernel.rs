@@ -49,12 +49,14 @@ async fn kernel_memory() {
     // The kernel shows neither where a page lies nor where the machine's memory is.
     let shown = look(
         &server,
-        "page = bytearray(b'x' * 8192)\n\
-         pages = open('/proc/self/pagemap', 'rb')\n\
-         pages.seek((ctypes.addressof(ctypes.c_char.from_buffer(page)) >> 12) * 8)\n\
-         frame = struct.unpack('<Q', pages.read(8))[0] & ((1 << 55) - 1)\n\
-         ranges = pathlib.Path('/proc/iomem').read_text()\n\
-         print(json.dumps([frame, sorted(set(re.findall('[0-9a-f]{8,}', ranges)))]))",
+        r"
+page = bytearray(b'x' * 8192)
+pages = open('/proc/self/pagemap', 'rb')
+pages.seek((ctypes.addressof(ctypes.c_char.from_buffer(page)) >> 12) * 8)
+frame = struct.unpack('<Q', pages.read(8))[0] & ((1 << 55) - 1)
+ranges = pathlib.Path('/proc/iomem').read_text()
+print(json.dumps([frame, sorted(set(re.findall('[0-9a-f]{8,}', ranges)))]))
+",
     )
     .await;
     assert_eq!(shown[0], 0);
@@ -83,18 +85,20 @@ async fn every_kernel_setting() {
     // Not a sample: each file below /proc that is not about a process of the sandbox.
     let found = look(
         &server,
-        "tried, open_to_all = 0, []\n\
-         for folder, folders, files in os.walk('/proc'):\n\
-        \x20   if folder == '/proc':\n\
-        \x20       folders[:] = [name for name in folders if not name.isdigit() and 'self' not in name]\n\
-        \x20   for name in files:\n\
-        \x20       path, tried = f'{folder}/{name}', tried + 1\n\
-        \x20       try:\n\
-        \x20           write(path, b'')\n\
-        \x20           open_to_all.append(path)\n\
-        \x20       except OSError:\n\
-        \x20           pass\n\
-         print(json.dumps([tried, open_to_all]))",
+        r"
+tried, open_to_all = 0, []
+for folder, folders, files in os.walk('/proc'):
+    if folder == '/proc':
+        folders[:] = [name for name in folders if not name.isdigit() and 'self' not in name]
+    for name in files:
+        path, tried = f'{folder}/{name}', tried + 1
+        try:
+            write(path, b'')
+            open_to_all.append(path)
+        except OSError:
+            pass
+print(json.dumps([tried, open_to_all]))
+",
     )
     .await;
     assert!(found[0].as_u64().unwrap() > 300, "{found}");

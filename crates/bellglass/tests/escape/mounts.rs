@@ -50,14 +50,21 @@ async fn overlay_tricks() {
         (over, "EPERM"),
         // Marks by which overlayfs itself says where a folder's content really lies.
         (
-            "os.mkdir('/home/agent/a')\ntry: os.setxattr('/home/agent/a', 'user.overlay.redirect', b'/etc')\n\
-             except OSError: pass\nos.stat('/home/agent/a/passwd')",
+            r"
+os.mkdir('/home/agent/a')
+try: os.setxattr('/home/agent/a', 'user.overlay.redirect', b'/etc')
+except OSError: pass
+os.stat('/home/agent/a/passwd')
+",
             "ENOENT",
         ),
         (
-            "open('/home/agent/b', 'w').close()\n\
-             try: os.setxattr('/home/agent/b', 'user.overlay.metacopy', b'')\nexcept OSError: pass\n\
-             read('/home/agent/b')",
+            r"
+open('/home/agent/b', 'w').close()
+try: os.setxattr('/home/agent/b', 'user.overlay.metacopy', b'')
+except OSError: pass
+read('/home/agent/b')
+",
             "ENODATA",
         ),
         ("os.setxattr('/home/agent', 'trusted.overlay.redirect', b'/etc')", "EPERM"),
@@ -98,10 +105,13 @@ async fn pivoting_back() {
         ("call('pivot_root', b'/workspace', b'/workspace')", "EPERM"),
         // Past the top of the tree there is only the top again.
         (
-            "os.chdir('/')\nfor _ in range(50): os.chdir('..')\n\
-             here, root = os.stat('.'), os.stat('/')\n\
-             if (here.st_dev, here.st_ino) == (root.st_dev, root.st_ino): os.stat('/not-there')\n\
-             os.getcwd()",
+            r"
+os.chdir('/')
+for _ in range(50): os.chdir('..')
+here, root = os.stat('.'), os.stat('/')
+if (here.st_dev, here.st_ino) == (root.st_dev, root.st_ino): os.stat('/not-there')
+os.getcwd()
+",
             "ENOENT",
         ),
         ("os.listdir('/proc/1/root')", "EACCES|EPERM"),

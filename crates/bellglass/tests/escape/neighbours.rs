@@ -56,14 +56,16 @@ async fn another_jobs_wire() {
 #[tokio::test]
 async fn memory_that_was_left_behind() {
     let server = TestServer::with_slots(2);
-    let leave = "segment = call('shmget', 0x5eed, 4096, 0o1666)\n\
-                 queue = call('msgget', 0x5eed, 0o1666)\n\
-                 lock = call('semget', 0x5eed, 1, 0o1666)\n\
-                 named = call('mq_open', b'left', 0o102, 0o666, None)\n\
-                 pathlib.Path('/dev/shm/left').write_text('behind')\n\
-                 listener = socket.socket(socket.AF_UNIX)\n\
-                 listener.bind('\\0left')\n\
-                 print(json.dumps([segment, queue, lock, named > 0, run('ipcs', '-m').count('5eed')]))";
+    let leave = r"
+segment = call('shmget', 0x5eed, 4096, 0o1666)
+queue = call('msgget', 0x5eed, 0o1666)
+lock = call('semget', 0x5eed, 1, 0o1666)
+named = call('mq_open', b'left', 0o102, 0o666, None)
+pathlib.Path('/dev/shm/left').write_text('behind')
+listener = socket.socket(socket.AF_UNIX)
+listener.bind('\0left')
+print(json.dumps([segment, queue, lock, named > 0, run('ipcs', '-m').count('5eed')]))
+";
     // The first leaves its things and goes on; the second comes while it is there, the third after.
     let first = server.submit(&json!({ "steps": [looking(leave), wait_for_go()] })).await;
     server.wait_for_step(&first, "step.output", 2).await;

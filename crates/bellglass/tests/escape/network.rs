@@ -25,12 +25,14 @@ const METADATA: [&str; 12] = [
 /// Asks the proxy for a tunnel to each place and prints the status of each answer.
 pub(crate) fn tunnels(places: &[String]) -> String {
     format!(
-        "statuses = {{}}\n\
-         for place in json.loads({}):\n\
-        \x20   with socket.create_connection(('127.0.0.1', 3128), timeout=30) as proxy:\n\
-        \x20       proxy.sendall(f'CONNECT {{place}} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'.encode())\n\
-        \x20       statuses[place] = proxy.makefile('rb').readline().decode(errors='replace')[9:12]\n\
-         print(json.dumps(statuses))",
+        r"
+statuses = {{}}
+for place in json.loads({}):
+    with socket.create_connection(('127.0.0.1', 3128), timeout=30) as proxy:
+        proxy.sendall(f'CONNECT {{place}} HTTP/1.1\r\nHost: x\r\n\r\n'.encode())
+        statuses[place] = proxy.makefile('rb').readline().decode(errors='replace')[9:12]
+print(json.dumps(statuses))
+",
         crate::attempt::python_text(&json!(places).to_string())
     )
 }

@@ -11,18 +11,20 @@ async fn setuid_programs() {
     // Every such program of the image is started, and one of our own making.
     let found = look(
         &server,
-        "marked = []\n\
-         for folder, folders, files in os.walk('/'):\n\
-        \x20   if folder in ('/proc', '/workspace'): folders.clear(); continue\n\
-        \x20   for name in files:\n\
-        \x20       try: status = os.lstat(f'{folder}/{name}')\n\
-        \x20       except OSError: continue\n\
-        \x20       if stat.S_ISREG(status.st_mode) and status.st_mode & 0o6000:\n\
-        \x20           marked.append(f'{folder}/{name}')\n\
-         own = compiled('#include <stdio.h>\\nint main(){printf(\"%d %d\", geteuid(), getegid());}')\n\
-         os.chmod(own, 0o6755)\n\
-         kept = oct(os.stat(own).st_mode & 0o7777)\n\
-         print(json.dumps([marked, kept, run(own), run('grep', 'NoNewPrivs', '/proc/self/status')]))",
+        r#"
+marked = []
+for folder, folders, files in os.walk('/'):
+    if folder in ('/proc', '/workspace'): folders.clear(); continue
+    for name in files:
+        try: status = os.lstat(f'{folder}/{name}')
+        except OSError: continue
+        if stat.S_ISREG(status.st_mode) and status.st_mode & 0o6000:
+            marked.append(f'{folder}/{name}')
+own = compiled('#include <stdio.h>\nint main(){printf("%d %d", geteuid(), getegid());}')
+os.chmod(own, 0o6755)
+kept = oct(os.stat(own).st_mode & 0o7777)
+print(json.dumps([marked, kept, run(own), run('grep', 'NoNewPrivs', '/proc/self/status')]))
+"#,
     )
     .await;
     assert_eq!(found[0], json!([]), "the image has set-user-id programs");

@@ -94,16 +94,18 @@ fn chunked_length(text: &str) -> usize {
 /// Sends each text to the proxy on a connection of its own; the answers are returned.
 fn sending(requests: &[String]) -> String {
     format!(
-        "answers = []\n\
-         for request in json.loads({}):\n\
-        \x20   with socket.create_connection(('127.0.0.1', 3128), timeout=30) as proxy:\n\
-        \x20       proxy.sendall(request.encode('latin-1'))\n\
-        \x20       answer = b''\n\
-        \x20       try:\n\
-        \x20           while piece := proxy.recv(65536): answer += piece\n\
-        \x20       except OSError: pass\n\
-        \x20       answers.append(answer.decode('latin-1'))\n\
-         print(json.dumps(answers))",
+        r"
+answers = []
+for request in json.loads({}):
+    with socket.create_connection(('127.0.0.1', 3128), timeout=30) as proxy:
+        proxy.sendall(request.encode('latin-1'))
+        answer = b''
+        try:
+            while piece := proxy.recv(65536): answer += piece
+        except OSError: pass
+        answers.append(answer.decode('latin-1'))
+print(json.dumps(answers))
+",
         python_text(&json!(requests).to_string())
     )
 }
@@ -278,7 +280,7 @@ async fn names_that_are_no_names() {
                 "\x05\x01\0\x05\x01\0\x04\0\0\0\0\0\0\0\0\0\0\u{ff}\u{ff}\x7f\0\0\x01{high}{low}"
             ),
             format!("\x05\x01\x02\x05\x01\0\x01\x7f\0\0\x01{high}{low}"),
-            format!("\x04\x01{high}{low}\x7f\0\0\x01\0"),
+            format!("\x04\x01{high}{low}\x7f\0\0\x01\0\r\n\r\n"),
         ]
     })
     .await;

@@ -39,14 +39,16 @@ async fn docker_and_other_sockets_of_the_host() {
     assert_refused(&server, &attempts).await;
     let there = look(
         &server,
-        "found = []\n\
-         for folder, folders, files in os.walk('/'):\n\
-        \x20   if folder == '/proc': folders.clear(); continue\n\
-        \x20   for name in files:\n\
-        \x20       try: mode = os.lstat(f'{folder}/{name}').st_mode\n\
-        \x20       except OSError: continue\n\
-        \x20       if stat.S_ISSOCK(mode): found.append(f'{folder}/{name}')\n\
-         print(json.dumps(found))",
+        r"
+found = []
+for folder, folders, files in os.walk('/'):
+    if folder == '/proc': folders.clear(); continue
+    for name in files:
+        try: mode = os.lstat(f'{folder}/{name}').st_mode
+        except OSError: continue
+        if stat.S_ISSOCK(mode): found.append(f'{folder}/{name}')
+print(json.dumps(found))
+",
     )
     .await;
     assert_eq!(there, json!([]), "there is no socket in a sandbox's files");
@@ -96,10 +98,16 @@ async fn netlink() {
     // An answer of the kernel's own: the error stands in the message.
     let ask = |kind: u16, body: &str| {
         format!(
-            "link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)\nbody = {body}\n\
-             link.send(struct.pack('<IHHII', 16 + len(body), {kind}, 5, 1, 0) + body)\n\
-             answer = link.recv(4096)\nnumber = -struct.unpack('<i', answer[16:20])[0]\n\
-             def fail():\n    raise OSError(number, 'answered')\nfail()"
+            r"
+link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+body = {body}
+link.send(struct.pack('<IHHII', 16 + len(body), {kind}, 5, 1, 0) + body)
+answer = link.recv(4096)
+number = -struct.unpack('<i', answer[16:20])[0]
+def fail():
+    raise OSError(number, 'answered')
+fail()
+"
         )
     };
     let set_link = ask(16, "struct.pack('<BxHiII', 0, 0, 1, 0, 1)");
