@@ -10,6 +10,7 @@ mod controllers;
 mod event_log;
 mod extract;
 mod guard;
+mod idle;
 mod links;
 mod live;
 mod metrics;
@@ -26,6 +27,7 @@ use bellglass_store::Store;
 use bellglass_store::artifacts::Artifacts;
 use tokio_util::sync::CancellationToken;
 
+pub use idle::{FileData, IDLE, let_go_of_idle_readers, stood_still};
 pub use live::{Images, LiveContent, LiveError, LiveJobs};
 pub use openapi::openapi;
 pub use problem::Problem;
@@ -54,6 +56,8 @@ pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 struct Server {
     app: App,
     metrics: metrics::Metrics,
+    /// Places for readers of files of jobs that have ended.
+    archive_readers: Arc<tokio::sync::Semaphore>,
     /// Cancelled when the server is to stop: streams that would go on for ever end then.
     stopping: CancellationToken,
 }

@@ -15,7 +15,7 @@ use bellglass_protocol::wire::CallResult;
 use bellglass_sandbox::Sandbox;
 use bellglass_sandbox::client::{ClientError, GuestClient, OutputSink};
 use bellglass_store::StoreError;
-use bellglass_store::artifacts::{ArtifactKey, Artifacts};
+use bellglass_store::artifacts::{ArtifactKey, Artifacts, run_apart};
 use bytes::Bytes;
 
 use crate::capture::Capture;
@@ -190,12 +190,12 @@ impl SandboxHands<'_> {
     async fn store_output(&self, n: u32, spool: Spool) -> Result<String, HandsError> {
         let key = ArtifactKey::step_output(self.log.job, n);
         let mut writer = self.artifacts.writer(key.clone());
-        let stored = tokio::task::spawn_blocking(move || {
+        let stored = run_apart(move || {
             spool.copy_to(&mut writer).map_err(|error| error.to_string())?;
             writer.finish().map_err(|error| error.to_string())
         })
         .await
-        .expect("the copying task does not panic");
+        .unwrap_or_else(|error| Err(describe(&error)));
         stored.map(|_| key.as_str().to_owned()).map_err(HandsError::Disk)
     }
 }

@@ -8,7 +8,9 @@ use bellglass_protocol::event::ResultSummary;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::wire::{Entry, EntryKind};
 use bellglass_sandbox::client::{ClientError, GuestClient, Packed};
-use bellglass_store::artifacts::{ArtifactError, ArtifactKey, ArtifactWriter, Artifacts};
+use bellglass_store::artifacts::{
+    ArtifactError, ArtifactKey, ArtifactWriter, Artifacts, run_apart,
+};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
@@ -59,9 +61,9 @@ async fn pack(
 ) -> Result<ResultSummary, PackError> {
     // A few pieces are on their way at most: a slow disk slows the guest down.
     let (sender, receiver) = mpsc::channel(8);
-    let zipping = tokio::task::spawn_blocking(move || zip(writer, receiver, additions));
+    let zipping = run_apart(move || zip(writer, receiver, additions));
     let fed = feed(pieces, sender, allowance).await;
-    let zipped = zipping.await.expect("the zipping task does not panic");
+    let zipped = zipping.await?;
     // When the guest fails, the ZIP ends early for that reason alone. The other way round the
     // feeding just stops.
     fed?;
