@@ -88,6 +88,8 @@ pub struct LimitsRequest {
     pub step_time: Option<Seconds>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<ByteSize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_output: Option<ByteSize>,
 }
 
 /// What this installation gives to jobs: decides about requests, read from the configuration.
@@ -301,6 +303,13 @@ impl LimitsRequest {
                 maxima.step_time,
             )?,
             output: pick("output", self.output, ByteSize(0), defaults.output, maxima.output)?,
+            total_output: pick(
+                "total_output",
+                self.total_output,
+                ByteSize(0),
+                defaults.total_output,
+                maxima.total_output,
+            )?,
         })
     }
 }

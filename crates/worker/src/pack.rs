@@ -8,10 +8,12 @@ use bellglass_protocol::event::ResultSummary;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::wire::{Entry, EntryKind};
 use bellglass_sandbox::client::{ClientError, GuestClient, Packed};
+use bellglass_store::StoreError;
 use bellglass_store::artifacts::{
     ArtifactError, ArtifactKey, ArtifactWriter, Artifacts, run_apart,
 };
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
@@ -27,14 +29,16 @@ pub(crate) enum PackError {
     Guest(#[from] ClientError),
     #[error("the ZIP could not be written: {0}")]
     Zip(#[from] zip::result::ZipError),
+    #[error("the job's log could not be read: {0}")]
+    Log(#[from] StoreError),
     #[error("the ZIP could not be stored: {0}")]
     Artifact(#[from] ArtifactError),
 }
 
-/// Files of ours that go into the ZIP beside the workspace.
+/// A file of ours that goes into the ZIP beside the workspace.
 pub(crate) struct Addition {
     pub(crate) name: &'static str,
-    pub(crate) content: Vec<u8>,
+    pub(crate) content: BoxStream<'static, Result<Bytes, StoreError>>,
 }
 
 /// Packs the workspace of `guest`. At most `limit` bytes of file content are taken.
@@ -61,8 +65,8 @@ async fn pack(
 ) -> Result<ResultSummary, PackError> {
     // A few pieces are on their way at most: a slow disk slows the guest down.
     let (sender, receiver) = mpsc::channel(8);
-    let zipping = run_apart(move || zip(writer, receiver, additions));
-    let fed = feed(pieces, sender, allowance).await;
+    let zipping = run_apart(move || zip(writer, receiver));
+    let fed = feed(pieces, sender, allowance, additions).await;
     let zipped = zipping.await?;
     // When the guest fails, the ZIP ends early for that reason alone. The other way round the
     // feeding just stops.
@@ -72,6 +76,10 @@ async fn pack(
 
 enum Piece {
     Packed(Packed),
+    /// A file of ours begins.
+    Addition(&'static str),
+    /// Data of that file.
+    Added(Bytes),
     /// Everything is there; without this the ZIP is not finished.
     Complete {
         note: Option<String>,
@@ -82,7 +90,8 @@ async fn feed(
     mut pieces: impl Stream<Item = Result<Packed, ClientError>> + Unpin,
     zip: mpsc::Sender<Piece>,
     mut allowance: Allowance,
-) -> Result<(), ClientError> {
+    additions: Vec<Addition>,
+) -> Result<(), PackError> {
     let mut current = String::new();
     let note = loop {
         let Some(packed) = pieces.next().await.transpose()? else { break None };
@@ -96,6 +105,16 @@ async fn feed(
             return Ok(());
         }
     };
+    for Addition { name, mut content } in additions {
+        let mut piece = Piece::Addition(name);
+        loop {
+            if zip.send(piece).await.is_err() {
+                return Ok(());
+            }
+            let Some(data) = content.next().await.transpose()? else { break };
+            piece = Piece::Added(data);
+        }
+    }
     let _ = zip.send(Piece::Complete { note }).await;
     Ok(())
 }
@@ -108,7 +127,6 @@ fn printable(text: &str) -> String {
 fn zip(
     writer: ArtifactWriter,
     mut pieces: mpsc::Receiver<Piece>,
-    additions: Vec<Addition>,
 ) -> Result<ResultSummary, PackError> {
     let mut archive = Archive::new(writer);
     loop {
@@ -117,10 +135,12 @@ fn zip(
             Some(Piece::Packed(Packed::Data(piece))) => archive.data(&piece)?,
             Some(Piece::Packed(Packed::FileEnd(Some(error)))) => archive.skip_rest(&error),
             Some(Piece::Packed(Packed::FileEnd(None))) => {}
+            Some(Piece::Addition(name)) => archive.addition(name)?,
+            Some(Piece::Added(piece)) => archive.data(&piece)?,
             Some(Piece::Complete { note }) => {
                 // This one is kept also when there are many others.
                 archive.skipped.extend(note);
-                return archive.finish(additions);
+                return archive.finish();
             }
             // The guest's side failed and says why there; dropping the writer leaves nothing.
             None => {
@@ -204,15 +224,21 @@ impl Archive {
         }
     }
 
-    fn finish(mut self, additions: Vec<Addition>) -> Result<ResultSummary, PackError> {
-        let now = jiff::Timestamp::now().as_second();
-        for Addition { name, content } in additions {
-            // The workspace's own file of that name, if there is one, keeps it.
-            let hidden = format!(".bellglass/{name}");
-            let Some(name) = self.names.admit_first(&[name, &hidden]) else { continue };
-            self.zip.start_file(name, options(0o644, now))?;
-            self.zip.write_all(&content).map_err(zip::result::ZipError::from)?;
+    /// Begins a file of ours. The workspace's own file of that name, if there is one, keeps it.
+    fn addition(&mut self, name: &str) -> Result<(), PackError> {
+        let hidden = format!(".bellglass/{name}");
+        self.open = self.names.admit_first(&[name, &hidden]);
+        match &self.open {
+            Some(name) => {
+                let now = jiff::Timestamp::now().as_second();
+                self.zip.start_file(name, options(0o644, now))?;
+            }
+            None => {}
         }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<ResultSummary, PackError> {
         let writer = self.zip.finish()?.into_inner();
         let sha256 = hex::encode(writer.hash.finalize());
         let bytes = writer.inner.finish()?;
@@ -284,10 +310,28 @@ mod tests {
     async fn packed(
         pieces: impl IntoIterator<Item = Result<Packed, ClientError>>,
     ) -> Result<ResultSummary, PackError> {
+        packed_with(pieces, Vec::new()).await
+    }
+
+    async fn packed_with(
+        pieces: impl IntoIterator<Item = Result<Packed, ClientError>>,
+        additions: Vec<Addition>,
+    ) -> Result<ResultSummary, PackError> {
         let folder = tempfile::tempdir().unwrap();
         let artifacts = Artifacts::local(folder.path()).unwrap();
         let writer = artifacts.writer(ArtifactKey::result(JobId::generate()));
-        pack(futures::stream::iter(pieces), writer, Allowance::new(10), Vec::new()).await
+        pack(futures::stream::iter(pieces), writer, Allowance::new(10), additions).await
+    }
+
+    fn agent_log(content: Vec<Result<Bytes, StoreError>>) -> Vec<Addition> {
+        vec![Addition { name: "agent.log", content: futures::stream::iter(content).boxed() }]
+    }
+
+    #[tokio::test]
+    async fn a_log_that_cannot_be_read_makes_no_zip() {
+        let broken = vec![Ok(Bytes::from_static(b"line\n")), Err(StoreError::Closed)];
+        let error = packed_with([entry("a")], agent_log(broken)).await.unwrap_err();
+        assert!(matches!(error, PackError::Log(_)), "{error}");
     }
 
     #[tokio::test]

@@ -232,7 +232,7 @@ async fn pass_on_stops(store: Arc<dyn Store>, held: Arc<Held>) {
             // Something was missed; ask about every job in our hands.
             Err(broadcast::error::RecvError::Lagged(_)) => {
                 for (job, _) in held.generations() {
-                    if store.job(job).await.is_ok_and(|view| view.cancel_requested) {
+                    if store.outline(job).await.is_ok_and(|outline| outline.cancel_requested) {
                         held.stop(job, StopReason::Cancelled);
                     }
                 }

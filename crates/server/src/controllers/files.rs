@@ -200,9 +200,9 @@ async fn answer(server: &Server, job: JobId, path: &str) -> Result<Response, Api
     let found = match app.live.read(job, path).await {
         Ok(found) => found,
         Err(LiveError::NotRunning) => {
-            let view = app.store.job(job).await?;
-            if view.result.is_none() {
-                let over = view.status.is_terminal();
+            let outline = app.store.outline(job).await?;
+            if outline.result.is_none() {
+                let over = outline.status.is_terminal();
                 return Err(if over { ApiError::ResultMissing } else { ApiError::NotStarted });
             }
             let place = server.archive_readers.clone().try_acquire_owned();
@@ -261,8 +261,8 @@ async fn refusal(
 ) -> Result<ApiError, ApiError> {
     Ok(match error {
         LiveError::NotRunning => {
-            let view = server.app.store.job(job).await?;
-            if view.status.is_terminal() { ApiError::JobEnded } else { ApiError::NotStarted }
+            let outline = server.app.store.outline(job).await?;
+            if outline.status.is_terminal() { ApiError::JobEnded } else { ApiError::NotStarted }
         }
         LiveError::Tool(ToolError { code, .. }) if code == "not_found" => {
             ApiError::FileNotFound(path.to_owned())
