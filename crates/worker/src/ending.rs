@@ -148,9 +148,9 @@ async fn pack(
         },
         () = sandbox.gone() => Packed::Failed("the sandbox was gone".into()),
         () = tokio::time::sleep(time) => Packed::Failed("packing took too long".into()),
-        reason = stop.stopped_beyond(known) => match reason {
-            StopReason::Cancelled | StopReason::TimeLimit => Packed::Cancelled,
-            StopReason::LeaseLost | StopReason::ShuttingDown => Packed::LeftTo(reason),
+        reason = stop.packing_stopped(known) => match reason {
+            reason if reason.ends_the_job() => Packed::Cancelled,
+            reason => Packed::LeftTo(reason),
         },
     }
 }

@@ -181,7 +181,8 @@ async fn work(
     }
     let clock = Clock::start(log.look(time_left_of), stop.clone());
     let ran = run_steps(shared, log, spec, sandbox, stop).await;
-    clock.stop();
+    // Whether the time was up is decided from here on.
+    clock.stop().await;
     Ok(match (ran, stop.reason()) {
         (Err(HandsError::Store(error)), _) => return Err(error),
         (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
@@ -254,8 +255,11 @@ impl Clock {
         })))
     }
 
-    fn stop(self) {
-        drop(self.0);
+    /// Stops the clock. It has rung before this returns, or never will.
+    async fn stop(self) {
+        self.0.abort();
+        // However it ended, it ended.
+        let _ = self.0.await;
     }
 }
 
@@ -316,4 +320,17 @@ mod tests {
             let time = time_left(Seconds::whole(60), began.map(at), at(now));
             assert_eq!(time, Duration::from_secs(left), "{began:?} {now}");
         }
-    }}
+    }
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_stopped_clock_never_rings() {
+        for _ in 0..1000 {
+            let stop = StopSwitch::new();
+            let clock = Clock::start(Duration::ZERO, stop.clone());
+            tokio::task::yield_now().await;
+            clock.stop().await;
+            let rang = stop.reason();
+            tokio::task::yield_now().await;
+            assert_eq!(stop.reason(), rang);
+        }
+    }
+}
