@@ -233,7 +233,10 @@ impl Archive {
                 let now = jiff::Timestamp::now().as_second();
                 self.zip.start_file(name, options(0o644, now))?;
             }
-            None => {}
+            // Kept also when there are many others: it is us who leave it out.
+            None => self
+                .skipped
+                .push(format!("our own {name}: the workspace has files named {name} and {hidden}")),
         }
         Ok(())
     }
@@ -325,6 +328,21 @@ mod tests {
 
     fn agent_log(content: Vec<Result<Bytes, StoreError>>) -> Vec<Addition> {
         vec![Addition { name: "agent.log", content: futures::stream::iter(content).boxed() }]
+    }
+
+    #[tokio::test]
+    async fn what_is_left_out_of_ours_is_said() {
+        let line = || agent_log(vec![Ok(Bytes::from_static(b"line\n"))]);
+        let taken = [entry("agent.log"), entry(".bellglass/agent.log")];
+        for (taken, said) in [(0, 0), (1, 0), (2, 1)].map(|(n, said)| (&taken[..n], said)) {
+            let entries = taken.iter().map(|taken| match taken {
+                Ok(Packed::Entry(taken)) => Ok(Packed::Entry(taken.clone())),
+                other => panic!("{other:?}"),
+            });
+            let result = packed_with(entries, line()).await.unwrap();
+            let ours = result.skipped.iter().filter(|note| note.starts_with("our own agent.log"));
+            assert_eq!(ours.count(), said, "{:?}", result.skipped);
+        }
     }
 
     #[tokio::test]
