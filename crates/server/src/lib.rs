@@ -47,7 +47,12 @@ pub struct App {
     pub settings: ServerSettings,
     /// What the other parts of this process count, as Prometheus text; goes to `/metrics` too.
     pub other_metrics: OtherMetrics,
+    /// Whether somebody works on the jobs that are accepted.
+    pub worker_runs: WorkerCheck,
 }
+
+/// Tells whether a part that this crate does not know still runs.
+pub type WorkerCheck = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Writes Prometheus text about something that this crate does not know.
 pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;

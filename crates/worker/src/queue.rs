@@ -12,7 +12,7 @@ use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{ClaimedJob, Store, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::job::run_job;
 use crate::stop::{StopReason, StopSwitch};
@@ -91,18 +91,28 @@ impl Worker {
         self.shared.store.release_leases(&self.settings.name).await?;
         self.sweep().await;
         let jobs = TaskTracker::new();
-        let heartbeat = tokio::spawn(self.heartbeat());
-        let watch = tokio::spawn(pass_on_stops(self.shared.store.clone(), self.held.clone()));
+        let mut heartbeat = AbortOnDropHandle::new(tokio::spawn(self.heartbeat()));
+        let stops = pass_on_stops(self.shared.store.clone(), self.held.clone());
+        let mut watch = AbortOnDropHandle::new(tokio::spawn(stops));
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
-        let claiming = shutdown.run_until_cancelled(self.claim_jobs(&slots, &jobs)).await;
-        tracing::debug!(?claiming, "no more jobs are claimed");
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            () = self.claim_jobs(&slots, &jobs) => Ok(()),
+            // Without leases or cancellations no job can be driven well.
+            ended = &mut heartbeat => ended,
+            ended = &mut watch => ended,
+        };
+        tracing::debug!(?ended, "no more jobs are claimed");
 
         self.held.stop_all(StopReason::ShuttingDown);
         jobs.close();
         jobs.wait().await;
-        heartbeat.abort();
-        watch.abort();
+        drop((heartbeat, watch));
+        if let Err(error) = ended {
+            // A bug of ours: whoever waits for the worker is to hear of it.
+            std::panic::resume_unwind(error.into_panic());
+        }
         self.shared.store.release_leases(&self.settings.name).await
     }
 
