@@ -30,8 +30,9 @@ fuzz_target!(|input: &[u8]| {
         }
         zip.take(&piece).expect("whatever comes can be written or left out");
     }
-    let addition = archive::Addition { name: "agent.log", content: b"ours".to_vec() };
-    let finished = zip.finish(None, vec![addition]).expect("the ZIP can be finished");
+    let added = zip.addition("agent.log").and_then(|()| zip.data(b"ours"));
+    added.expect("what is ours can be written or left out");
+    let finished = zip.finish(None).expect("the ZIP can be finished");
     assert!(finished.skipped.iter().all(|why| why.len() < 4096 && !why.contains('\x1b')));
     check(finished.writer);
 });

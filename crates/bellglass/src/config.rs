@@ -135,6 +135,7 @@ pub(crate) struct PartialLimits {
     time: Option<Seconds>,
     step_time: Option<Seconds>,
     output: Option<ByteSize>,
+    total_output: Option<ByteSize>,
 }
 
 impl PartialLimits {
@@ -152,6 +153,7 @@ impl PartialLimits {
             time: self.time.unwrap_or(longer(day, defaults.time)),
             step_time: self.step_time.unwrap_or(longer(day, defaults.step_time)),
             output: self.output.unwrap_or(ByteSize::gib(1).max(defaults.output)),
+            total_output: self.total_output.unwrap_or(ByteSize::gib(16).max(defaults.total_output)),
         }
     }
 }

@@ -122,6 +122,8 @@ pub struct Limits {
     pub step_time: Seconds,
     /// Output of one step that is kept in full; what comes after is counted and dropped.
     pub output: ByteSize,
+    /// Output of all steps together that is kept in full, beside what their records hold.
+    pub total_output: ByteSize,
 }
 
 impl Default for Limits {
@@ -135,6 +137,7 @@ impl Default for Limits {
             time: Seconds::whole(3600),
             step_time: Seconds::whole(600),
             output: ByteSize::mib(64),
+            total_output: ByteSize::gib(1),
         }
     }
 }

@@ -111,6 +111,8 @@ pub struct LimitsRequest {
     pub step_time: Option<Seconds>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<ByteSize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_output: Option<ByteSize>,
 }
 
 /// What this installation gives to jobs: decides about requests, read from the configuration.
@@ -314,6 +316,7 @@ impl From<Limits> for LimitsRequest {
             time: Some(limits.time),
             step_time: Some(limits.step_time),
             output: Some(limits.output),
+            total_output: Some(limits.total_output),
         }
     }
 }
@@ -359,6 +362,13 @@ impl LimitsRequest {
                 maxima.step_time,
             )?,
             output: pick("output", self.output, ByteSize(0), defaults.output, maxima.output)?,
+            total_output: pick(
+                "total_output",
+                self.total_output,
+                ByteSize(0),
+                defaults.total_output,
+                maxima.total_output,
+            )?,
         })
     }
 }

@@ -10,6 +10,7 @@ mod controllers;
 mod event_log;
 mod extract;
 mod guard;
+mod idle;
 mod leftovers;
 mod links;
 mod live;
@@ -27,6 +28,7 @@ use bellglass_store::Store;
 use bellglass_store::artifacts::Artifacts;
 use tokio_util::sync::CancellationToken;
 
+pub use idle::{FileData, IDLE, let_go_of_idle_readers, stood_still};
 pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
 pub use openapi::openapi;
 pub use problem::Problem;
@@ -47,7 +49,12 @@ pub struct App {
     pub settings: ServerSettings,
     /// What the other parts of this process count, as Prometheus text; goes to `/metrics` too.
     pub other_metrics: OtherMetrics,
+    /// Whether somebody works on the jobs that are accepted.
+    pub worker_runs: WorkerCheck,
 }
+
+/// Tells whether a part that this crate does not know still runs.
+pub type WorkerCheck = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Writes Prometheus text about something that this crate does not know.
 pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -56,6 +63,8 @@ pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 struct Server {
     app: App,
     metrics: metrics::Metrics,
+    /// Places for readers of files of jobs that have ended.
+    archive_readers: Arc<tokio::sync::Semaphore>,
     /// Cancelled when the server is to stop: streams that would go on for ever end then.
     stopping: CancellationToken,
 }

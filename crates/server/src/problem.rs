@@ -56,6 +56,10 @@ pub(crate) enum ApiError {
     RefusedBySandbox(String),
     #[error("as many files of this job are on their way as its sandbox can serve at once")]
     SandboxBusy,
+    #[error(
+        "as many files of jobs that have ended are being read as this server can serve at once"
+    )]
+    FilesBusy,
     #[error("the job's sandbox cannot be reached")]
     SandboxUnreachable,
     #[error("this server does not answer under the host name `{0}`")]
@@ -111,6 +115,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("job_ended", 409, "The job has ended"),
     kind("refused_by_sandbox", 409, "The sandbox refused"),
     kind("sandbox_busy", 503, "The sandbox is busy with other files"),
+    kind("files_busy", 503, "Too many files are being read"),
     kind("sandbox_unreachable", 503, "The sandbox cannot be reached"),
     kind("forbidden_host", 403, "Unknown host name"),
     kind("forbidden_origin", 403, "Called from another site"),
@@ -142,6 +147,7 @@ impl ApiError {
             Self::JobEnded => "job_ended",
             Self::RefusedBySandbox(_) => "refused_by_sandbox",
             Self::SandboxBusy => "sandbox_busy",
+            Self::FilesBusy => "files_busy",
             Self::SandboxUnreachable => "sandbox_unreachable",
             Self::ForbiddenHost(_) => "forbidden_host",
             Self::ForbiddenOrigin => "forbidden_origin",
@@ -185,6 +191,7 @@ impl ApiError {
             Self::ResultNotReady
             | Self::NotStarted
             | Self::SandboxBusy
+            | Self::FilesBusy
             | Self::SandboxUnreachable => (header::RETRY_AFTER, HeaderValue::from_static("1")),
             Self::Unauthorized => {
                 (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bellglass\""))

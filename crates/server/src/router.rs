@@ -6,11 +6,13 @@ use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::archive;
 use crate::controllers::{
     cancel, events, files, jobs, memory, network, operations, pages, result, schedule, status,
     steps,
@@ -63,7 +65,8 @@ pub(crate) fn build(app: App, stopping: CancellationToken) -> Router {
     let (api, document) = api().split_for_parts();
     let guard = Guard::new(&app.settings);
     let metrics = Metrics::new(document.paths.paths.keys().map(String::as_str));
-    let server = Arc::new(Server { app, metrics, stopping });
+    let archive_readers = Arc::new(Semaphore::new(archive::MOST_READERS));
+    let server = Arc::new(Server { app, metrics, archive_readers, stopping });
     // The last layer is the outermost. Nothing here may buffer, compress or time out an answer:
     // event streams pass through.
     api.merge(pages())

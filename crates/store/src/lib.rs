@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::chain::SealedEvent;
-use bellglass_protocol::event::EventBody;
+use bellglass_protocol::event::{EventBody, JobError, ResultSummary};
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::network::NetworkPolicy;
@@ -75,7 +75,8 @@ pub trait Store: Send + Sync + 'static {
         by: &str,
     ) -> Result<JobStatus, StoreError>;
 
-    /// Events of a job after number `after`, in order, at most `limit`, with their exact lines.
+    /// Events of a job after number `after`, in order, with their exact lines: at most `limit`, and
+    /// fewer where they would be longer than [`PAGE_BYTES`] together. None only at the end.
     /// [`StoreError::NotFound`] if there is no such job.
     async fn events_after(
         &self,
@@ -95,7 +96,11 @@ pub trait Store: Send + Sync + 'static {
     /// Where a job's log ends according to the index, which is written together with it.
     async fn end_of_log(&self, job: JobId) -> Result<LogEnd, StoreError>;
 
-    /// The job as folded from all its events.
+    /// Where a job stands, without reading its log.
+    async fn outline(&self, job: JobId) -> Result<JobOutline, StoreError>;
+
+    /// The job as folded from all its events. Reads its whole log: where an outline does, ask for
+    /// that.
     async fn job(&self, job: JobId) -> Result<JobView, StoreError>;
 
     /// Jobs, newest first.
@@ -114,6 +119,9 @@ pub trait Store: Send + Sync + 'static {
     async fn close(&self);
 }
 
+/// The most bytes that the lines of one page of a log have, unless it is a single line.
+pub const PAGE_BYTES: usize = 1 << 20;
+
 /// Something was appended to a job's log.
 #[derive(Clone, Debug)]
 pub struct Change {
@@ -130,8 +138,40 @@ pub struct Change {
 #[derive(Clone, Debug)]
 pub struct ClaimedJob {
     pub generation: Generation,
-    /// The job as it stands, the claim included.
+    /// The job as it stands, the claim included, without the texts of its steps.
     pub view: JobView,
+    /// How long the lines are that say what the job wrote and whom it spoke to.
+    pub recorded_bytes: u64,
+}
+
+/// Whether a line counts as recorded: there are as many as the job likes, each as long as it likes.
+pub fn is_recording(body: &EventBody) -> bool {
+    matches!(
+        body,
+        EventBody::StepOutput { .. }
+            | EventBody::StepFinished { .. }
+            | EventBody::NetworkConnection { .. }
+    )
+}
+
+/// Where a job stands.
+#[derive(Clone, Debug)]
+pub struct JobOutline {
+    pub id: JobId,
+    pub name: Option<String>,
+    pub status: JobStatus,
+    pub cancel_requested: bool,
+    pub scheduled_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    /// Steps that are over, however they ended.
+    pub steps_done: u32,
+    pub steps_total: Option<u32>,
+    pub failed_steps: Vec<u32>,
+    pub result: Option<ResultSummary>,
+    pub error: Option<JobError>,
+    /// Number of the newest event.
+    pub last_seq: u64,
 }
 
 /// Which jobs to list.

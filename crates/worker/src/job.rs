@@ -15,9 +15,10 @@ use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::ending::{Ending, conclude, finish, remove_spools};
-use crate::hands::{HandsError, SandboxHands, describe};
+use crate::hands::{HandsError, SandboxHands, describe, kept_by};
 use crate::job_log::JobLog;
 use crate::queue::Shared;
 use crate::stop::{StopReason, StopSwitch};
@@ -32,20 +33,25 @@ pub(crate) async fn run_job(
     network_changed: Arc<Notify>,
 ) -> Result<(), StoreError> {
     let log = JobLog::new(shared.store.clone(), claimed);
-    let view = log.view();
-    if view.cancel_requested {
+    let spec = log.look(|view| view.spec.clone());
+    if log.look(|view| view.cancel_requested) {
         stop.stop(StopReason::Cancelled);
     }
     let way_out = WayOut::new(shared.clone(), log.clone());
-    if let Some(end) = view.conclusion {
+    if let Some(end) = log.look(|view| view.conclusion.clone()) {
         // Whoever held the job before came as far as this, and the result is safe.
-        let sandbox = find_sandbox(&shared, &view.spec, &log).await.ok().flatten();
+        let sandbox = find_sandbox(&shared, &spec, &log).await.ok().flatten();
         return finish(&shared, &log, end, sandbox, &way_out).await;
     }
-    let (ending, sandbox) = match open_sandbox(&shared, &log, &stop).await? {
+    if let Some(error) = log.look(gives_up) {
+        // Whatever is wrong with it, it is not tried again: neither its steps nor its packing.
+        let ending = stop.reason().map_or(Ending::Broken(error), Ending::Stopped);
+        return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
+    }
+    let (ending, sandbox) = match open_sandbox(&shared, &log, &spec, &stop).await? {
         Opened::Sandbox(sandbox) => {
             let way_out = (&way_out, network_changed);
-            let ending = work(&shared, &log, &view.spec, &sandbox, way_out, &stop).await?;
+            let ending = work(&shared, &log, &spec, &sandbox, way_out, &stop).await?;
             (ending, Some(*sandbox))
         }
         Opened::Nothing(ending) => (ending, None),
@@ -56,7 +62,23 @@ pub(crate) async fn run_job(
         tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
         return Ok(());
     }
-    conclude(&shared, &log, &view.spec, ending, sandbox, &way_out, &stop).await
+    conclude(&shared, &log, &spec, ending, sandbox, &way_out, &stop).await
+}
+
+/// How often a job is taken up without getting any further. More than a server is started again
+/// during a long step, and an end to a job that takes its server down each time.
+const MOST_CLAIMS_WITHOUT_PROGRESS: u32 = 10;
+
+/// Why the job is not tried again, if it was tried too often.
+fn gives_up(view: &JobView) -> Option<JobError> {
+    let claims = view.claims_without_progress;
+    (claims > MOST_CLAIMS_WITHOUT_PROGRESS).then(|| JobError {
+        code: "no_progress".into(),
+        message: format!(
+            "the job was taken up {MOST_CLAIMS_WITHOUT_PROGRESS} times and each time interrupted \
+             before it got any further; the server's log may say by what"
+        ),
+    })
 }
 
 /// What came of the wish for a sandbox.
@@ -70,11 +92,10 @@ enum Opened {
 async fn open_sandbox(
     shared: &Shared,
     log: &JobLog,
+    spec: &JobSpec,
     stop: &StopSwitch,
 ) -> Result<Opened, StoreError> {
-    let view = log.view();
-    let spec = &view.spec;
-    if view.sandbox.is_some() {
+    if log.look(|view| view.sandbox.is_some()) {
         let reason = match find_sandbox(shared, spec, log).await {
             Ok(Some(sandbox)) => {
                 tracing::info!(job = %log.job, "found the job's sandbox still running");
@@ -88,6 +109,10 @@ async fn open_sandbox(
             return Ok(Opened::Nothing(Ending::Stopped(reason)));
         }
         log.append(vec![EventBody::SandboxLost { reason }]).await?;
+        // What was kept of its steps is void with them.
+        if let Err(error) = shared.artifacts.delete_job(log.job).await {
+            tracing::warn!(job = %log.job, %error, "could not delete the output of a lost sandbox");
+        }
     }
     if let Some(reason) = stop.reason() {
         return Ok(Opened::Nothing(Ending::Stopped(reason)));
@@ -143,7 +168,7 @@ async fn find_sandbox(
     log: &JobLog,
 ) -> Result<Option<Sandbox>, String> {
     // Which backend made it stands in its report; without one there was none that was used.
-    let Some(report) = log.view().sandbox else { return Ok(None) };
+    let Some(report) = log.look(|view| view.sandbox.clone()) else { return Ok(None) };
     let Some(backend) = shared.backends.named(&report.backend) else {
         return Err(format!("there is no backend `{}` any more", report.backend));
     };
@@ -171,19 +196,40 @@ async fn work(
         return Ok(Ending::Broken(error.into()));
     }
     let _following = way_out.follow(sandbox.guest().clone(), network_changed);
-    let view = log.view();
-    let _clock = start_clock(&view, stop.clone());
-    let is_running = |status: StepStatus| status == StepStatus::Running;
-    let running = view.steps.iter().find(|step| is_running(step.status));
-    let already_started = running.map(|step| step.n);
-    if view.steps.is_empty() {
+    let clock = Clock::start(log.look(time_left_of), stop.clone());
+    let ran = run_steps(shared, log, spec, sandbox, stop).await;
+    // Whether the time was up is decided from here on.
+    clock.stop().await;
+    Ok(match (ran, stop.reason()) {
+        (Err(HandsError::Store(error)), _) => return Err(error),
+        (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
+        // However the last step went: that the job was to stop is what ended it.
+        (_, Some(reason)) if reason.ends_the_job() => Ending::Stopped(reason),
+        (Ok(ending), _) => ending,
+        (Err(error @ HandsError::SandboxLost(_)), _) => {
+            Ending::Broken(JobError { code: "sandbox_lost".into(), message: error.to_string() })
+        }
+        (Err(error @ HandsError::Disk(_)), _) => {
+            Ending::Broken(JobError { code: "output_not_kept".into(), message: error.to_string() })
+        }
+    })
+}
+
+async fn run_steps(
+    shared: &Shared,
+    log: &JobLog,
+    spec: &JobSpec,
+    sandbox: &Sandbox,
+    stop: &StopSwitch,
+) -> Result<Ending, HandsError> {
+    if log.look(|view| view.steps.is_empty()) {
         tokio::select! {
             placed = place_files(spec, sandbox) => {
                 if let Err(error) = placed {
                     return Ok(Ending::Broken(error));
                 }
             }
-            reason = stop.stopped() => return Ok(Ending::Stopped(reason)),
+            reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
         }
     }
     let mut mind: Box<dyn Mind> = match &spec.work {
@@ -195,6 +241,13 @@ async fn work(
             }));
         }
     };
+    let is_running = |status: StepStatus| status == StepStatus::Running;
+    let (already_started, done, kept) = log.look(|view| {
+        let running = view.steps.iter().find(|step| is_running(step.status));
+        let done = view.steps.iter().filter(|step| !is_running(step.status));
+        let done = done.map(|step| DoneStep { n: step.n, status: step.status }).collect();
+        (running.map(|step| step.n), done, kept_by(&view.steps))
+    });
     let mut hands = SandboxHands {
         log: log.clone(),
         sandbox,
@@ -202,34 +255,34 @@ async fn work(
         limits: spec.limits,
         stop: stop.clone(),
         spools: shared.spools.clone(),
+        kept,
         already_started,
     };
-    let done = view.steps.iter().filter(|step| !is_running(step.status));
-    let done = done.map(|step| DoneStep { n: step.n, status: step.status }).collect();
-    let driven = drive(&mut *mind, &mut hands, done).await;
-    Ok(match (driven, stop.reason()) {
-        (Err(HandsError::Store(error)), _) => return Err(error),
-        (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
-        // However the last step went: that the job was to stop is what ended it.
-        (_, Some(reason)) if reason.ends_the_job() => Ending::Stopped(reason),
-        (Ok(conclusion), _) => Ending::Concluded(conclusion),
-        (Err(error @ HandsError::SandboxLost(_)), _) => {
-            Ending::Broken(JobError { code: "sandbox_lost".into(), message: error.to_string() })
-        }
-        (Err(error @ HandsError::Disk(_)), _) => {
-            Ending::Broken(JobError { code: "output_not_kept".into(), message: error.to_string() })
-        }
-    })
+    drive(&mut *mind, &mut hands, done).await.map(Ending::Concluded)
 }
 
-/// Stops the job when its time is up. Dropping the guard stops the clock.
-fn start_clock(view: &JobView, stop: StopSwitch) -> tokio_util::task::AbortOnDropHandle<()> {
+/// Stops the job when its time is up.
+struct Clock(AbortOnDropHandle<()>);
+
+impl Clock {
+    fn start(left: Duration, stop: StopSwitch) -> Self {
+        Self(AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::time::sleep(left).await;
+            stop.stop(StopReason::TimeLimit);
+        })))
+    }
+
+    /// Stops the clock. It has rung before this returns, or never will.
+    async fn stop(self) {
+        self.0.abort();
+        // However it ended, it ended.
+        let _ = self.0.await;
+    }
+}
+
+fn time_left_of(view: &JobView) -> Duration {
     let began = view.steps.first().map(|step| step.started_at);
-    let left = time_left(view.spec.limits.time, began, Timestamp::now());
-    tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
-        tokio::time::sleep(left).await;
-        stop.stop(StopReason::TimeLimit);
-    }))
+    time_left(view.spec.limits.time, began, Timestamp::now())
 }
 
 /// What is left of a job's time. It runs from the first step in this sandbox, whoever drove it: a
@@ -283,6 +336,18 @@ mod tests {
         ] {
             let time = time_left(Seconds::whole(60), began.map(at), at(now));
             assert_eq!(time, Duration::from_secs(left), "{began:?} {now}");
+        }
+    }
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_stopped_clock_never_rings() {
+        for _ in 0..1000 {
+            let stop = StopSwitch::new();
+            let clock = Clock::start(Duration::ZERO, stop.clone());
+            tokio::task::yield_now().await;
+            clock.stop().await;
+            let rang = stop.reason();
+            tokio::task::yield_now().await;
+            assert_eq!(stop.reason(), rang);
         }
     }
 }

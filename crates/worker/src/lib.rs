@@ -14,6 +14,7 @@ mod live_output;
 mod outcome;
 mod pack;
 mod queue;
+mod recording;
 mod spool;
 mod stop;
 mod sweep;

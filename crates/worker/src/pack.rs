@@ -9,14 +9,17 @@ use bellglass_protocol::event::ResultSummary;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::wire::Packed;
 use bellglass_sandbox::client::{ClientError, GuestClient};
-use bellglass_store::artifacts::{ArtifactError, ArtifactKey, ArtifactWriter, Artifacts};
+use bellglass_store::StoreError;
+use bellglass_store::artifacts::{
+    ArtifactError, ArtifactKey, ArtifactWriter, Artifacts, run_apart,
+};
+use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 use tokio::sync::mpsc;
 
 use self::allowance::Allowance;
 use self::archive::{Archive, Finished, printable};
-
-pub(crate) use self::archive::Addition;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PackError {
@@ -24,8 +27,16 @@ pub(crate) enum PackError {
     Guest(#[from] ClientError),
     #[error("the ZIP could not be written: {0}")]
     Zip(#[from] zip::result::ZipError),
+    #[error("the job's log could not be read: {0}")]
+    Log(#[from] StoreError),
     #[error("the ZIP could not be stored: {0}")]
     Artifact(#[from] ArtifactError),
+}
+
+/// A file of ours that goes into the ZIP beside the workspace.
+pub(crate) struct Addition {
+    pub(crate) name: &'static str,
+    pub(crate) content: BoxStream<'static, Result<Bytes, StoreError>>,
 }
 
 /// Packs the workspace of `guest`. At most `limit` bytes of file content are taken.
@@ -52,9 +63,9 @@ async fn pack(
 ) -> Result<ResultSummary, PackError> {
     // A few pieces are on their way at most: a slow disk slows the guest down.
     let (sender, receiver) = mpsc::channel(8);
-    let zipping = tokio::task::spawn_blocking(move || zip(writer, receiver, additions));
-    let fed = feed(pieces, sender, allowance).await;
-    let zipped = zipping.await.expect("the zipping task does not panic");
+    let zipping = run_apart(move || zip(writer, receiver));
+    let fed = feed(pieces, sender, allowance, additions).await;
+    let zipped = zipping.await?;
     // When the guest fails, the ZIP ends early for that reason alone. The other way round the
     // feeding just stops.
     fed?;
@@ -63,6 +74,10 @@ async fn pack(
 
 enum Piece {
     Packed(Packed),
+    /// A file of ours begins.
+    Addition(&'static str),
+    /// Data of that file.
+    Added(Bytes),
     /// Everything is there; without this the ZIP is not finished.
     Complete {
         note: Option<String>,
@@ -73,7 +88,8 @@ async fn feed(
     mut pieces: impl Stream<Item = Result<Packed, ClientError>> + Unpin,
     zip: mpsc::Sender<Piece>,
     mut allowance: Allowance,
-) -> Result<(), ClientError> {
+    additions: Vec<Addition>,
+) -> Result<(), PackError> {
     let mut current = String::new();
     let note = loop {
         let Some(packed) = pieces.next().await.transpose()? else { break None };
@@ -87,6 +103,16 @@ async fn feed(
             return Ok(());
         }
     };
+    for Addition { name, mut content } in additions {
+        let mut piece = Piece::Addition(name);
+        loop {
+            if zip.send(piece).await.is_err() {
+                return Ok(());
+            }
+            let Some(data) = content.next().await.transpose()? else { break };
+            piece = Piece::Added(data);
+        }
+    }
     let _ = zip.send(Piece::Complete { note }).await;
     Ok(())
 }
@@ -94,15 +120,15 @@ async fn feed(
 fn zip(
     writer: ArtifactWriter,
     mut pieces: mpsc::Receiver<Piece>,
-    additions: Vec<Addition>,
 ) -> Result<ResultSummary, PackError> {
     let mut archive = Archive::new(writer);
     loop {
         match pieces.blocking_recv() {
             Some(Piece::Packed(packed)) => archive.take(&packed)?,
+            Some(Piece::Addition(name)) => archive.addition(name)?,
+            Some(Piece::Added(piece)) => archive.data(&piece)?,
             Some(Piece::Complete { note }) => {
-                let Finished { writer, sha256, entries, skipped } =
-                    archive.finish(note, additions)?;
+                let Finished { writer, sha256, entries, skipped } = archive.finish(note)?;
                 let bytes = writer.finish()?;
                 return Ok(ResultSummary { bytes, sha256, entries, skipped });
             }
@@ -121,7 +147,6 @@ mod tests {
     use super::*;
     use bellglass_protocol::step::ToolError;
     use bellglass_protocol::wire::{Entry, EntryKind};
-    use bytes::Bytes;
 
     fn entry(path: &str) -> Result<Packed, ClientError> {
         let (kind, path) = (EntryKind::File, path.into());
@@ -135,10 +160,43 @@ mod tests {
     async fn packed(
         pieces: impl IntoIterator<Item = Result<Packed, ClientError>>,
     ) -> Result<ResultSummary, PackError> {
+        packed_with(pieces, Vec::new()).await
+    }
+
+    async fn packed_with(
+        pieces: impl IntoIterator<Item = Result<Packed, ClientError>>,
+        additions: Vec<Addition>,
+    ) -> Result<ResultSummary, PackError> {
         let folder = tempfile::tempdir().unwrap();
         let artifacts = Artifacts::local(folder.path()).unwrap();
         let writer = artifacts.writer(ArtifactKey::result(JobId::generate()));
-        pack(futures::stream::iter(pieces), writer, Allowance::new(10), Vec::new()).await
+        pack(futures::stream::iter(pieces), writer, Allowance::new(10), additions).await
+    }
+
+    fn agent_log(content: Vec<Result<Bytes, StoreError>>) -> Vec<Addition> {
+        vec![Addition { name: "agent.log", content: futures::stream::iter(content).boxed() }]
+    }
+
+    #[tokio::test]
+    async fn what_is_left_out_of_ours_is_said() {
+        let line = || agent_log(vec![Ok(Bytes::from_static(b"line\n"))]);
+        let taken = [entry("agent.log"), entry(".bellglass/agent.log")];
+        for (taken, said) in [(0, 0), (1, 0), (2, 1)].map(|(n, said)| (&taken[..n], said)) {
+            let entries = taken.iter().map(|taken| match taken {
+                Ok(Packed::Entry(taken)) => Ok(Packed::Entry(taken.clone())),
+                other => panic!("{other:?}"),
+            });
+            let result = packed_with(entries, line()).await.unwrap();
+            let ours = result.skipped.iter().filter(|note| note.starts_with("our own agent.log"));
+            assert_eq!(ours.count(), said, "{:?}", result.skipped);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_log_that_cannot_be_read_makes_no_zip() {
+        let broken = vec![Ok(Bytes::from_static(b"line\n")), Err(StoreError::Closed)];
+        let error = packed_with([entry("a")], agent_log(broken)).await.unwrap_err();
+        assert!(matches!(error, PackError::Log(_)), "{error}");
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{ClaimedJob, Store, StoreError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::job::run_job;
 use crate::stop::{StopReason, StopSwitch};
@@ -95,21 +95,30 @@ impl Worker {
         self.shared.store.release_leases(&self.settings.name).await?;
         self.sweep().await;
         let jobs = TaskTracker::new();
-        let heartbeat = tokio::spawn(self.heartbeat());
-        let sweeping =
-            tokio::spawn(sweep::keep_sweeping(self.shared.clone(), self.settings.sweep_every));
-        let watch = tokio::spawn(pass_on_news(self.shared.store.clone(), self.held.clone()));
+        let mut heartbeat = AbortOnDropHandle::new(tokio::spawn(self.heartbeat()));
+        let news = pass_on_news(self.shared.store.clone(), self.held.clone());
+        let mut watch = AbortOnDropHandle::new(tokio::spawn(news));
+        let sweeping = sweep::keep_sweeping(self.shared.clone(), self.settings.sweep_every);
+        let sweeping = AbortOnDropHandle::new(tokio::spawn(sweeping));
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
-        let claiming = shutdown.run_until_cancelled(self.claim_jobs(&slots, &jobs)).await;
-        tracing::debug!(?claiming, "no more jobs are claimed");
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            () = self.claim_jobs(&slots, &jobs) => Ok(()),
+            // Without leases or cancellations no job can be driven well.
+            ended = &mut heartbeat => ended,
+            ended = &mut watch => ended,
+        };
+        tracing::debug!(?ended, "no more jobs are claimed");
 
         self.held.stop_all(StopReason::ShuttingDown);
         jobs.close();
         jobs.wait().await;
-        heartbeat.abort();
-        watch.abort();
-        sweeping.abort();
+        drop((heartbeat, watch, sweeping));
+        if let Err(error) = ended {
+            // A bug of ours: whoever waits for the worker is to hear of it.
+            std::panic::resume_unwind(error.into_panic());
+        }
         self.shared.store.release_leases(&self.settings.name).await
     }
 
@@ -225,7 +234,7 @@ async fn pass_on_news(store: Arc<dyn Store>, held: Arc<Held>) {
             Err(broadcast::error::RecvError::Lagged(_)) => {
                 for (job, _) in held.generations() {
                     held.tell_of_network(job);
-                    if store.job(job).await.is_ok_and(|view| view.cancel_requested) {
+                    if store.outline(job).await.is_ok_and(|outline| outline.cancel_requested) {
                         held.stop(job, StopReason::Cancelled);
                     }
                 }

@@ -116,7 +116,7 @@ impl WayOut {
         policy: NetworkPolicy,
     ) -> Result<Opened, WayOutError> {
         let settings = self.shared.network.settings().await;
-        let spec = self.log.view().spec;
+        let spec = self.log.look(|view| view.spec.clone());
         let secrets = self.secrets(&spec)?;
         let image = self.shared.images.rootfs(&spec.image).await;
         let image = image.as_deref().unwrap_or(Path::new("/nonexistent"));

@@ -132,6 +132,26 @@ async fn a_job_starts_again_when_server_and_sandbox_are_both_gone() {
     assert_nothing_is_left(&server, &job);
 }
 
+/// As it would be with a job that takes its server down each time.
+#[tokio::test]
+async fn a_job_that_never_gets_any_further_is_given_up() {
+    let mut server = TestServer::start();
+    let job = server.submit(&json!({ "steps": [shell("true"), wait_for_go()] })).await;
+    server.wait_for_step(&job, "step.started", 2).await;
+    for claim in 2..=11 {
+        server.kill();
+        server.start_again();
+        server.events(&job).await.until(|event| event["generation"] == claim).await;
+    }
+    assert_eq!(server.job(&job).await["status"], "running");
+    server.kill();
+    server.start_again();
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!((text(&ended, "status"), &ended["generation"]), ("failed", &json!(12)));
+    assert_eq!(ended["error"]["code"], "no_progress", "{}", ended["error"]);
+    assert_nothing_is_left(&server, &job);
+}
+
 #[tokio::test]
 async fn a_sandbox_that_dies_alone_fails_its_job() {
     let server = TestServer::start();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ pub(crate) struct Harness {
     pub(crate) store: Arc<SqliteStore>,
     pub(crate) artifacts: Arc<Artifacts>,
     pub(crate) live: Arc<MapOfFiles>,
+    pub(crate) worker_runs: Arc<AtomicBool>,
     pub(crate) router: Router,
     pub(crate) settings: ServerSettings,
     _folder: tempfile::TempDir,
@@ -45,8 +47,16 @@ impl Harness {
         let store = Arc::new(SqliteStore::open(&folder.path().join("b.sqlite")).await.unwrap());
         let artifacts = Arc::new(Artifacts::local(&folder.path().join("artifacts")).unwrap());
         let live = Arc::new(MapOfFiles::default());
-        let mut harness =
-            Self { store, artifacts, live, router: Router::new(), settings, _folder: folder };
+        let worker_runs = Arc::new(AtomicBool::new(true));
+        let mut harness = Self {
+            store,
+            artifacts,
+            live,
+            worker_runs,
+            router: Router::new(),
+            settings,
+            _folder: folder,
+        };
         harness.router = bellglass_server::router(harness.app());
         harness
     }
@@ -68,6 +78,10 @@ impl Harness {
             isolation: Arc::new(OnlyNamespaces),
             settings: self.settings.clone(),
             other_metrics: Arc::new(|| "worker_text 1\n".into()),
+            worker_runs: {
+                let runs = self.worker_runs.clone();
+                Arc::new(move || runs.load(Ordering::Relaxed))
+            },
         }
     }
 

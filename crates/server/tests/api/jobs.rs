@@ -26,6 +26,7 @@ fn step_finished(n: u32, full_output: Option<String>) -> EventBody {
         stderr: "ls: cannot access '/app'\n".into(),
         output: "ls: cannot access '/app'\nexit code 2".into(),
         output_bytes: 30,
+        unkept_bytes: 0,
         dropped_bytes: 0,
         full_output,
         error: None,

@@ -49,6 +49,8 @@ macro_rules! for_every_behaviour {
             cancelling::a_cancelled_job_without_holder_is_still_claimed,
             cancelling::an_unknown_job_is_not_found,
             log::pages_are_exact_and_the_chain_holds,
+            log::a_page_is_bounded_by_bytes_too,
+            log::a_claim_carries_no_texts,
             log::many_writers_share_one_log_store,
             log::an_append_is_all_or_nothing,
             log::nothing_comes_after_the_end,

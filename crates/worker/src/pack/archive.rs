@@ -85,7 +85,7 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    fn data(&mut self, piece: &[u8]) -> Result<(), ZipError> {
+    pub(crate) fn data(&mut self, piece: &[u8]) -> Result<(), ZipError> {
         if self.open.is_some() {
             self.zip.write_all(piece)?;
         }
@@ -104,21 +104,26 @@ impl<W: Write> Archive<W> {
         }
     }
 
-    /// Ends the ZIP. A note is kept also when there are many others.
-    pub(crate) fn finish(
-        mut self,
-        note: Option<String>,
-        additions: Vec<Addition>,
-    ) -> Result<Finished<W>, ZipError> {
-        self.skipped.extend(note);
-        let now = jiff::Timestamp::now().as_second();
-        for Addition { name, content } in additions {
-            // The workspace's own file of that name, if there is one, keeps it.
-            let hidden = format!(".bellglass/{name}");
-            let Some(name) = self.names.admit_first(&[name, &hidden]) else { continue };
-            self.zip.start_file(name, options(0o644, now))?;
-            self.zip.write_all(&content)?;
+    /// Begins a file of ours. The workspace's own file of that name, if there is one, keeps it.
+    pub(crate) fn addition(&mut self, name: &str) -> Result<(), ZipError> {
+        let hidden = format!(".bellglass/{name}");
+        self.open = self.names.admit_first(&[name, &hidden]);
+        match &self.open {
+            Some(name) => {
+                let now = jiff::Timestamp::now().as_second();
+                self.zip.start_file(name, options(0o644, now))?;
+            }
+            // Kept also when there are many others: it is us who leave it out.
+            None => self
+                .skipped
+                .push(format!("our own {name}: the workspace has files named {name} and {hidden}")),
         }
+        Ok(())
+    }
+
+    /// Ends the ZIP. A note is kept also when there are many others.
+    pub(crate) fn finish(mut self, note: Option<String>) -> Result<Finished<W>, ZipError> {
+        self.skipped.extend(note);
         let HashingWriter { inner: writer, hash } = self.zip.finish()?.into_inner();
         let sha256 = hex::encode(hash.finalize());
         Ok(Finished { writer, sha256, entries: self.entries, skipped: self.skipped })
@@ -152,12 +157,6 @@ fn zip_time(seconds: i64) -> DateTime {
         .ok()
     });
     time.unwrap_or(DateTime::DEFAULT)
-}
-
-/// Files of ours that go into the ZIP beside the workspace.
-pub(crate) struct Addition {
-    pub(crate) name: &'static str,
-    pub(crate) content: Vec<u8>,
 }
 
 /// A text of the guest's, fit for a note.
