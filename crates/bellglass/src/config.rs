@@ -484,7 +484,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url registries private_exceptions value env file hosts path header format isolation runsc memory disk processes cpus open_files time step_time output";
+                   default base_url registries private_exceptions value env file hosts path header format isolation runsc memory disk processes cpus open_files time step_time output total_output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }

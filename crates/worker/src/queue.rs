@@ -115,9 +115,11 @@ impl Worker {
         jobs.close();
         jobs.wait().await;
         drop((heartbeat, watch, sweeping));
-        if let Err(error) = ended {
+        if let Err(error) = ended
+            && let Ok(panic) = error.try_into_panic()
+        {
             // A bug of ours: whoever waits for the worker is to hear of it.
-            std::panic::resume_unwind(error.into_panic());
+            std::panic::resume_unwind(panic);
         }
         self.shared.store.release_leases(&self.settings.name).await
     }

@@ -74,20 +74,22 @@ async fn run_together(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     tokio::pin!(serving);
-    let (served, worked) = tokio::select! {
+    let (served, worked, uncalled) = tokio::select! {
         served = &mut serving => {
             shutdown.cancel();
-            (served, worker.await)
+            (served, worker.await, false)
         }
         worked = &mut worker => {
-            if !shutdown.is_cancelled() {
+            let uncalled = !shutdown.is_cancelled();
+            if uncalled {
                 tracing::error!("the worker ended by itself; stopping the server");
             }
             shutdown.cancel();
-            (serving.await, worked)
+            (serving.await, worked, uncalled)
         }
     };
     worked.context("the worker panicked")?.context("the worker failed")?;
+    anyhow::ensure!(!uncalled, "the worker ended by itself");
     served.context("the server failed")
 }
 
@@ -170,7 +172,8 @@ mod tests {
         assert_eq!(failed.to_string(), "the worker failed");
         let panicked = together(async { panic!("a bug") }).await.unwrap_err();
         assert_eq!(panicked.to_string(), "the worker panicked");
-        together(async { Ok(()) }).await.unwrap();
+        let ended = together(async { Ok(()) }).await.unwrap_err();
+        assert_eq!(ended.to_string(), "the worker ended by itself");
     }
 
     #[tokio::test]
