@@ -29,6 +29,7 @@ test: ## Format, lints, licences and all tests
 
 lint: ## Format, lints and licences only
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	$(CARGO) deny --log-level error check licenses bans sources
 
