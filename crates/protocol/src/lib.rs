@@ -8,6 +8,7 @@ pub mod event;
 pub mod id;
 pub mod job;
 pub mod launch;
+pub mod limits_request;
 pub mod memory;
 pub mod mux;
 pub mod network;

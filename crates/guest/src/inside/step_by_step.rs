@@ -217,7 +217,13 @@ mod tests {
                             flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
                         ),
                     };
-                    let kernel = rustix::fs::openat2(&folder, &path, flags, Mode::empty(), resolve);
+                    // It asks to be asked again when anything on the system is renamed meanwhile.
+                    let kernel = loop {
+                        match rustix::fs::openat2(&folder, &path, flags, Mode::empty(), resolve) {
+                            Err(Errno::AGAIN) => {}
+                            said => break said,
+                        }
+                    };
                     let ours = open(folder.as_fd(), &path, flags, links);
                     let identity = |fd: OwnedFd| {
                         let stat = rustix::fs::fstat(&fd).unwrap();

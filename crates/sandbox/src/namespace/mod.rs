@@ -169,6 +169,7 @@ impl Shared {
                     .into(),
             ));
         }
+        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
         let launch_order = self.launch_order(order, &folder, ids);
         let host_limits = self.host_limits(&order.limits);
         let result = self
