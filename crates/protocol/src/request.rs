@@ -194,6 +194,10 @@ impl JobRequest {
         })?;
         let mut deserializer = serde_json::Deserializer::from_slice(body);
         serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+            if !error.inner().is_data() {
+                // Half a character, for example, which shows only to who reads the text.
+                return RequestError::InvalidJson(error.inner().to_string());
+            }
             let pointer = error.path().to_string();
             let pointer = if pointer == "." { String::new() } else { pointer };
             let place = if pointer.is_empty() { String::new() } else { format!(" in `{pointer}`") };

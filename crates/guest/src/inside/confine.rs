@@ -73,9 +73,6 @@ impl Confinement {
         let own = rustix::process::getuid().as_raw();
         let ids = (config.tool_uid != own).then_some((config.tool_uid, config.tool_gid));
         let mut limits = vec![
-            (libc::RLIMIT_NOFILE, u64::from(config.open_files)),
-            // A core dump would fill the workspace with what nobody asked for.
-            (libc::RLIMIT_CORE, 0),
             // What the kernel holds for a process beside its memory: pages that cannot be given
             // back, queues of messages, signals on their way.
             (libc::RLIMIT_MEMLOCK, 8 << 20),
@@ -85,6 +82,11 @@ impl Confinement {
             (libc::RLIMIT_RTPRIO, 0),
             (libc::RLIMIT_NICE, 0),
         ];
+        // gVisor's kernel has no such things, so there is nothing to limit.
+        limits.retain(|(resource, _)| can_be_limited(*resource));
+        limits.push((libc::RLIMIT_NOFILE, u64::from(config.open_files)));
+        // A core dump would fill the workspace with what nobody asked for.
+        limits.push((libc::RLIMIT_CORE, 0));
         limits.extend(config.processes.map(|count| (libc::RLIMIT_NPROC, u64::from(count))));
         // The guest adds up all processes and ends the largest. This keeps one of them from running
         // away between two looks.
@@ -259,6 +261,13 @@ fn hard_limit(resource: Resource) -> io::Result<u64> {
         0 => Ok(now.rlim_max),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Whether the kernel takes limits on this at all: it must not refuse the one that is in force.
+fn can_be_limited(resource: Resource) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a valid structure.
+    unsafe { libc::getrlimit(resource, &mut limit) == 0 && libc::setrlimit(resource, &limit) == 0 }
 }
 
 unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {

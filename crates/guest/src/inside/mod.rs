@@ -47,6 +47,7 @@ use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
 use probe::Look;
+pub use way_out::Placer;
 use way_out::WayOut;
 use workspace::Workspace;
 
@@ -79,7 +80,8 @@ pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
 }
 
 fn prepare_and_serve(listener: StdUnixListener, config: GuestConfig) -> io::Result<()> {
-    // This comes before any other thread exists, so every thread inherits it.
+    let placer = Placer::start()?;
+    // This comes before any thread of the runtime exists, so all of them inherit it.
     confine::work_on_files_as(config.tool_uid, config.tool_gid)?;
     // The same is true of this. Everything that is read from now on is read from behind the fence.
     landlock::enter(&config)?;
@@ -88,12 +90,12 @@ fn prepare_and_serve(listener: StdUnixListener, config: GuestConfig) -> io::Resu
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .build()?
-        .block_on(async { serve(UnixListener::from_std(listener)?, config).await })
+        .block_on(async { serve(UnixListener::from_std(listener)?, config, placer).await })
 }
 
 /// Serves every connection that comes. Returns only if the guest cannot start, or when it was left
 /// alone for too long.
-pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()> {
+pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) -> io::Result<()> {
     let confinement = Arc::new(Confinement::prepare(&config)?);
     // Looks around while the rest is made ready.
     let look = Look::begin(&config, &confinement)?;
@@ -116,7 +118,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()
         probe,
         memory_kills,
         latest_wire,
-        way_out: WayOut::default(),
+        way_out: WayOut::new(placer),
     });
     loop {
         let accepted = tokio::select! {

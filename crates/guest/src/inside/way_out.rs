@@ -6,24 +6,28 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::RwLock;
+use std::sync::{RwLock, mpsc};
 use std::{fs, io};
 
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::wire::Equipment;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, oneshot};
 
 use super::failure::failure;
 use super::relay::{self, LatestWire};
 
 /// Closed until a worker opens it. It is never closed again: the policy outside decides.
-#[derive(Default)]
 pub(super) struct WayOut {
+    placer: Placer,
     listening: OnceCell<()>,
     environment: RwLock<BTreeMap<String, String>>,
 }
 
 impl WayOut {
+    pub(super) fn new(placer: Placer) -> Self {
+        Self { placer, listening: OnceCell::new(), environment: RwLock::default() }
+    }
+
     /// Opens the port if it is not open yet, and lays out the equipment. Programs that run already
     /// keep the environment that they were started with.
     pub(super) async fn open(
@@ -35,11 +39,13 @@ impl WayOut {
         self.listening.get_or_try_init(|| relay::start(wire)).await.map_err(|error| {
             failure("proxy_port_taken", format!("the proxy's port cannot be opened: {error}"))
         })?;
-        let placing = tokio::task::spawn_blocking(move || {
-            folders.iter().try_for_each(fs::create_dir_all)?;
-            as_the_guest_itself(|| place(&files))
-        });
-        placing.await.map_err(io::Error::other).flatten().map_err(|error| {
+        let folders =
+            tokio::task::spawn_blocking(move || folders.iter().try_for_each(fs::create_dir_all));
+        let placed = match folders.await.map_err(io::Error::other).flatten() {
+            Ok(()) => self.placer.place(files).await,
+            Err(error) => Err(error),
+        };
+        placed.map_err(|error| {
             failure("not_equipped", format!("what the way out needs cannot be placed: {error}"))
         })?;
         *self.environment.write().expect("no code panics while it holds this lock") = environment;
@@ -74,27 +80,36 @@ fn place_file(path: &Path, content: &[u8]) -> io::Result<()> {
     fs::rename(&draft, path)
 }
 
-/// Files are otherwise worked on as the tool user, who must not own these. The work is done in a
-/// thread of its own, so that the identity ends with it.
-fn as_the_guest_itself<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            take_own_identity();
-            work()
-        });
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the work itself broke")))
-    })
+/// A thread that puts files where tools may not write. It is started before the guest works on files
+/// as the tools' user and before it is fenced in, and so is neither.
+pub struct Placer(mpsc::Sender<Order>);
+
+struct Order {
+    files: BTreeMap<String, String>,
+    placed: oneshot::Sender<io::Result<()>>,
 }
 
-/// Makes the calling thread work on files as the user that the guest really is. By raw calls, which
-/// concern this thread only. The identity for files follows the effective one, and a kernel that has
-/// none of its own for files goes by the effective one anyway.
-fn take_own_identity() {
-    const AS_IT_IS: libc::c_long = -1;
-    // SAFETY: takes numbers only. Becoming whom one really is cannot be refused.
-    unsafe {
-        libc::syscall(libc::SYS_setresgid, AS_IT_IS, libc::getgid(), AS_IT_IS);
-        libc::syscall(libc::SYS_setresuid, AS_IT_IS, libc::getuid(), AS_IT_IS);
+/// It holds a path and a line or two.
+const STACK: usize = 128 << 10;
+
+impl Placer {
+    pub fn start() -> io::Result<Self> {
+        let (orders, to_do) = mpsc::channel::<Order>();
+        let thread = std::thread::Builder::new().name("placer".into()).stack_size(STACK);
+        thread.spawn(move || {
+            for Order { files, placed } in to_do {
+                // Who went away does not want to know.
+                let _ = placed.send(place(&files));
+            }
+        })?;
+        Ok(Self(orders))
+    }
+
+    async fn place(&self, files: BTreeMap<String, String>) -> io::Result<()> {
+        let (placed, answer) = oneshot::channel();
+        let gone = || io::Error::other("the thread that places files is gone");
+        self.0.send(Order { files, placed }).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
     }
 }
 

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bellglass_guest::inside::Placer;
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::mux::{End, Mux, MuxStream, multiplex};
@@ -64,7 +65,7 @@ impl TestGuest {
             runtime.block_on(async {
                 let listener = UnixListener::from_std(listener).unwrap();
                 tokio::select! {
-                    served = bellglass_guest::inside::serve(listener, config) => served.unwrap(),
+                    served = bellglass_guest::inside::serve(listener, config, Placer::start().unwrap()) => served.unwrap(),
                     _ = stopped => {}
                 }
             });
