@@ -106,16 +106,16 @@ pub(super) fn own_namespaces() -> BTreeMap<String, u64> {
         .collect()
 }
 
+const NO_CAPABILITIES: &str = "0000000000000000";
+
 /// Holds every claim against what was found.
 pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec<Check> {
-    const NO_CAPABILITIES: &str = "0000000000000000";
     let tool = claims.tool_uid;
     let ids = [tool; 4].map(|id| id.to_string()).join(" ");
     let mut checks = vec![
         Check::equal("host name", &claims.hostname, &inside.hostname),
         Check::equal("ids of tools", format!("{ids} / {ids} /"), &inside.tool_ids),
         Check::equal("effective capabilities", NO_CAPABILITIES, &inside.capabilities),
-        Check::equal("other capabilities", NO_CAPABILITIES, &inside.other_capabilities),
         Check::equal("bounding set", NO_CAPABILITIES, &inside.bounding_set),
         Check::equal("no_new_privs", "true", inside.no_new_privs.to_string()),
         Check::equal("system-call filter", "2", inside.seccomp_mode.to_string()),
@@ -127,11 +127,11 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
         Kernel::Host => checks.extend(of_the_hosts_kernel(claims, inside, outside)),
         // What gVisor's kernel says of namespaces, ids and mounts is its own affair: nothing of the
         // host is behind it. The cage that it runs in is held by the control groups below.
-        Kernel::Gvisor { .. } => checks.push(check(
-            "kernel",
-            "gVisor's",
-            if inside.kernel.contains("gvisor") { vec![] } else { vec![inside.kernel.clone()] },
-        )),
+        Kernel::Gvisor { .. } => {
+            let ours = rustix::system::uname().release().to_string_lossy().into_owned();
+            let same = (inside.kernel == ours).then(|| "it is the host's".to_owned());
+            checks.push(check("kernel", "other than the host's", same.into_iter().collect()));
+        }
     }
     checks.extend(claims.limits.iter().map(|(name, most)| limit(name, *most, inside)));
     checks.extend(membership(claims, outside));
@@ -143,6 +143,7 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
 /// What only a sandbox that runs on the host's own kernel can be asked.
 fn of_the_hosts_kernel(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec<Check> {
     let mut checks = vec![
+        Check::equal("other capabilities", NO_CAPABILITIES, &inside.other_capabilities),
         Check::equal("user id map", &claims.uid_map, &inside.uid_map),
         Check::equal("group id map", &claims.gid_map, &inside.gid_map),
         Check::equal(

@@ -29,7 +29,7 @@ pub(super) fn understand(config: &GuestConfig, found: &str) -> Probe {
         capabilities: status("CapEff"),
         other_capabilities: union_of_masks(["CapPrm", "CapInh", "CapAmb"].map(status)),
         bounding_set: status("CapBnd"),
-        no_new_privs: status("NoNewPrivs") == "1",
+        no_new_privs: section("no_new_privs").trim() == "1",
         seccomp_mode: status("Seccomp").parse().unwrap_or(0),
         landlock_abi: landlock::version(),
         landlock_refuses: section("device").trim() == libc::EACCES.to_string(),
@@ -85,7 +85,7 @@ fn routes(table: &str, newer: &str) -> Vec<String> {
 fn connection(line: &str) -> Option<(String, String)> {
     let (address, errno) = line.split_once(' ')?;
     let said = match errno.parse().ok()? {
-        libc::ENETUNREACH => "unreachable".to_owned(),
+        libc::ENETUNREACH | libc::EHOSTUNREACH => "unreachable".to_owned(),
         0 | libc::EINPROGRESS => "reachable".to_owned(),
         errno => std::io::Error::from_raw_os_error(errno).to_string(),
     };

@@ -45,6 +45,9 @@ pub(super) unsafe fn look_around(pipe: RawFd, attempts: &Attempts) {
             notes.begin(name);
             copy(path, notes);
         }
+        // Not every kernel shows this in its files.
+        notes.begin("no_new_privs");
+        notes.tell_number(libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
         notes.begin("namespaces");
         for path in NAMESPACES {
             tell_link(notes, path);
