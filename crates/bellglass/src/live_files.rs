@@ -5,18 +5,16 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::step::workspace_relative;
 use bellglass_sandbox::client::ClientError;
 use bellglass_server::{
-    FileData, IDLE, LiveContent, LiveError, LiveJobs, let_go_of_idle_readers, stood_still,
+    IDLE, LiveContent, LiveError, LiveJobs, end_when_idle, let_go_of_idle_readers,
 };
 use bellglass_worker::{LiveSandbox, LiveSandboxes};
 use bytes::Bytes;
-use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -71,47 +69,9 @@ fn permit(room: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, LiveError> {
     room.clone().try_acquire_owned().map_err(|_| LiveError::Busy)
 }
 
-/// Ends data with an error when its sender gives none for a while.
-fn end_when_idle(data: FileData, idle: Duration) -> FileData {
-    futures::stream::unfold(Some(data), move |data: Option<FileData>| async move {
-        let mut data = data?;
-        match tokio::time::timeout(idle, data.next()).await {
-            Ok(piece) => piece.map(|piece| (piece, Some(data))),
-            Err(_) => Some((Err(stood_still()), None)),
-        }
-    })
-    .boxed()
-}
-
 fn live_error(error: ClientError) -> LiveError {
     match error {
         ClientError::Refused(error) => LiveError::Tool(error),
         other => LiveError::Broken(other.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pieces(count: usize) -> FileData {
-        futures::stream::iter((0..count).map(|_| Ok(Bytes::from_static(b"x")))).boxed()
-    }
-
-    async fn taken(data: FileData) -> (usize, Option<io::ErrorKind>) {
-        let all: Vec<_> = data.collect().await;
-        let error = all.iter().find_map(|piece| piece.as_ref().err().map(io::Error::kind));
-        (all.iter().filter(|piece| piece.is_ok()).count(), error)
-    }
-
-    /// So short that waiting for it costs nothing.
-    const SHORT: Duration = Duration::from_millis(1);
-
-    #[tokio::test]
-    async fn a_writer_that_stands_still_is_an_error() {
-        let stuck = pieces(2).chain(futures::stream::pending()).boxed();
-        let kind = Some(io::ErrorKind::TimedOut);
-        assert_eq!(taken(end_when_idle(stuck, SHORT)).await, (2, kind));
-        assert_eq!(taken(end_when_idle(pieces(3), IDLE)).await, (3, None));
     }
 }

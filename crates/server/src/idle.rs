@@ -1,4 +1,4 @@
-//! Lets go of readers that stand still, so that what they hold is free for others.
+//! Lets go of clients that stand still, so that what they hold is free for others.
 
 use std::io;
 use std::time::Duration;
@@ -50,8 +50,20 @@ pub fn let_go_of_idle_readers(
     .boxed()
 }
 
+/// Ends data with an error when its sender gives none for a while.
+pub fn end_when_idle(data: FileData, idle: Duration) -> FileData {
+    futures::stream::unfold(Some(data), move |data: Option<FileData>| async move {
+        let mut data = data?;
+        match tokio::time::timeout(idle, data.next()).await {
+            Ok(piece) => piece.map(|piece| (piece, Some(data))),
+            Err(_) => Some((Err(stood_still()), None)),
+        }
+    })
+    .boxed()
+}
+
 /// The error of a transfer whose client stood still.
-pub fn stood_still() -> io::Error {
+fn stood_still() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the client stood still for too long")
 }
 
@@ -96,5 +108,13 @@ mod tests {
         assert_eq!(taken(data).await, (1000, None));
         drop(let_go_of_idle_readers(pieces(1000), IDLE, place().await));
         drop(place().await);
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_stands_still_is_an_error() {
+        let stuck = pieces(2).chain(futures::stream::pending()).boxed();
+        let kind = Some(io::ErrorKind::TimedOut);
+        assert_eq!(taken(end_when_idle(stuck, SHORT)).await, (2, kind));
+        assert_eq!(taken(end_when_idle(pieces(3), IDLE)).await, (3, None));
     }
 }

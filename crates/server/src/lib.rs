@@ -28,7 +28,7 @@ use bellglass_store::Store;
 use bellglass_store::artifacts::Artifacts;
 use tokio_util::sync::CancellationToken;
 
-pub use idle::{FileData, IDLE, let_go_of_idle_readers, stood_still};
+pub use idle::{FileData, IDLE, end_when_idle, let_go_of_idle_readers};
 pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
 pub use openapi::openapi;
 pub use problem::Problem;
