@@ -12,6 +12,7 @@ use bellglass_protocol::network::HostRule;
 use bellglass_protocol::quantity::{ByteSize, Seconds};
 use bellglass_protocol::request::{ModelOffer, Offer};
 use bellglass_sandbox::egress::UpstreamProxy;
+use bellglass_sandbox::pool::PoolSize;
 use bellglass_server::{Secret, ServerSettings};
 use serde::Deserialize;
 
@@ -26,6 +27,7 @@ pub(crate) struct ConfigFile {
     pub(crate) images: Option<PathBuf>,
     pub(crate) server: ServerSection,
     pub(crate) worker: WorkerSection,
+    pub(crate) sandbox: SandboxSection,
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
     pub(crate) network: NetworkSection,
@@ -68,6 +70,26 @@ pub(crate) struct WorkerSection {
 impl Default for WorkerSection {
     fn default() -> Self {
         Self { slots: None, lease: Seconds::whole(10) }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SandboxSection {
+    pub(crate) warm: WarmSection,
+}
+
+/// Sandboxes that are made ahead of their jobs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WarmSection {
+    pub(crate) min: usize,
+    pub(crate) max: usize,
+}
+
+impl Default for WarmSection {
+    fn default() -> Self {
+        Self { min: 1, max: 4 }
     }
 }
 
@@ -276,6 +298,12 @@ impl Config {
         }
     }
 
+    /// How many sandboxes are kept ready.
+    pub(crate) fn warm(&self, flag: Option<usize>) -> PoolSize {
+        let WarmSection { min, max } = self.file.sandbox.warm;
+        PoolSize { min, max: flag.unwrap_or(max).min(1000) }
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         self.file.worker.lease.duration().max(Duration::from_secs(1))
     }
@@ -378,7 +406,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease \
-                   default base_url registries private_exceptions memory disk processes cpus open_files time step_time output";
+                   min max default base_url registries private_exceptions memory disk processes cpus open_files time step_time output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -387,6 +415,8 @@ mod tests {
             "",
             "[server]\n",
             "[worker]\n",
+            "[sandbox]\n",
+            "[sandbox.warm]\n",
             "[image]\n",
             "[model]\n",
             "[network]\n",
@@ -396,8 +426,17 @@ mod tests {
             let error = error_of(&format!("{section}nonsense = 1\n"));
             for key in error.split('`').skip(3).step_by(2) {
                 let known = all.split_whitespace().any(|each| each == key);
-                let is_section =
-                    ["server", "worker", "image", "model", "network", "limits", "max_limits"];
+                let is_section = [
+                    "server",
+                    "worker",
+                    "sandbox",
+                    "warm",
+                    "image",
+                    "model",
+                    "network",
+                    "limits",
+                    "max_limits",
+                ];
                 assert!(known || is_section.contains(&key), "{key} is missing in this test");
             }
         }

@@ -8,8 +8,10 @@ use crate::host_network::HostNetwork;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use bellglass_protocol::id::WorkerId;
+use bellglass_protocol::job::Limits;
 use bellglass_sandbox::image::ImageStore;
-use bellglass_sandbox::{Backend, NamespaceBackend};
+use bellglass_sandbox::pool::PoolSize;
+use bellglass_sandbox::{Backend, NamespaceBackend, SandboxName, SandboxOrder, WarmPool};
 use bellglass_server::Images;
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{SqliteStore, Store};
@@ -22,6 +24,8 @@ pub(crate) struct Installation {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
+    /// Keeps sandboxes ready, if any are to be.
+    pool: Option<Arc<WarmPool>>,
     network: Arc<HostNetwork>,
     data: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
@@ -55,6 +59,7 @@ impl Installation {
             backend: Arc::new(backend),
             images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
             live: LiveSandboxes::default(),
+            pool: None,
             network: Arc::new(network),
             data: data.to_path_buf(),
             orphaned_after: ORPHANED_AFTER,
@@ -64,6 +69,36 @@ impl Installation {
     /// For a process that nobody starts again: its sandboxes end soon after it.
     pub(crate) fn without_successor(self) -> Self {
         Self { orphaned_after: Duration::from_secs(30), ..self }
+    }
+
+    /// Keeps sandboxes ready for jobs of the default image. They get the default limits at first.
+    pub(crate) fn with_warm_sandboxes(
+        mut self,
+        size: PoolSize,
+        image: &str,
+        limits: Limits,
+    ) -> Self {
+        if size.max == 0 {
+            return self;
+        }
+        let (images, image) = (self.images.clone(), image.to_owned());
+        let orphaned_after = Some(self.orphaned_after);
+        let template = move || {
+            let rootfs = images.0.rootfs(&image)?;
+            let name = SandboxName::throwaway();
+            Some(SandboxOrder { name, rootfs, limits, egress: false, orphaned_after })
+        };
+        let pool = Arc::new(WarmPool::open(self.backend.clone(), size, Box::new(template)));
+        self.backend = pool.clone();
+        self.pool = Some(pool);
+        self
+    }
+
+    /// Ends the sandboxes that belong to no job.
+    pub(crate) async fn end_warm_sandboxes(&self) {
+        if let Some(pool) = &self.pool {
+            pool.close().await;
+        }
     }
 
     pub(crate) fn worker(&self, slots: usize, lease: Duration) -> Worker {

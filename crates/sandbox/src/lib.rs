@@ -8,8 +8,12 @@ pub mod egress;
 pub mod host;
 pub mod image;
 pub mod namespace;
+pub mod pool;
 mod sandbox;
 
-pub use backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder, WireStream};
+pub use backend::{
+    Backend, BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder, WireStream,
+};
 pub use namespace::NamespaceBackend;
+pub use pool::WarmPool;
 pub use sandbox::{Sandbox, SandboxError};

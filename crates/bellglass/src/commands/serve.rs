@@ -30,7 +30,12 @@ pub(super) async fn serve(
         format!("cannot listen on {listen}; is another server running there? choose another with --listen")
     })?;
     let address = listener.local_addr()?;
-    let installation = Installation::open(&data, &images, config.network()?).await?;
+    let installation =
+        Installation::open(&data, &images, config.network()?).await?.with_warm_sandboxes(
+            config.warm(flags.warm),
+            &config.file.image.default,
+            config.file.limits,
+        );
     let app = App {
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),
@@ -50,7 +55,9 @@ pub(super) async fn serve(
         .await
         .context("the server failed")?;
     shutdown.cancel();
-    worker.await.context("the worker panicked")?.context("the worker failed")?;
+    let worked = worker.await;
+    installation.end_warm_sandboxes().await;
+    worked.context("the worker panicked")?.context("the worker failed")?;
     installation.store.close().await;
     tracing::info!("stopped; jobs that were running go on when the server starts again");
     Ok(Exit::Success)

@@ -16,6 +16,7 @@ mod jobs;
 mod limits;
 mod network;
 mod output;
+mod pool;
 mod queue;
 mod result;
 mod run_ends;

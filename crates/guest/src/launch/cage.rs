@@ -9,24 +9,18 @@ use std::path::Path;
 use bellglass_protocol::launch::{IdMapping, LaunchOrder};
 
 use super::syscalls::{self, Stage as _};
-use super::{Failed, devices, id_maps, mounts, privileges};
+use super::{Failed, devices, id_maps, mounts};
 
-/// Runs in the new process. Gives the report pipe back, since it moves while descriptors are closed.
+/// Runs in the new process. What it may still do is given up after this.
 pub(super) fn build(
     order: &LaunchOrder,
     image: mounts::ImageSource,
     listener: &UnixListener,
-    report: OwnedFd,
-) -> Result<OwnedFd, (Failed, OwnedFd)> {
-    match close_around(order, image) {
-        Ok(()) => {}
-        Err(failed) => return Err((failed, report)),
-    }
+    report: &OwnedFd,
+) -> Result<(), Failed> {
+    close_around(order, image)?;
     // Last of all: no descriptor of the host survives but the wire's socket and the report pipe.
-    match keep_only(&[listener.as_raw_fd(), report.as_raw_fd()]) {
-        Ok(()) => Ok(report),
-        Err(failed) => Err((failed, report)),
-    }
+    keep_only(&[listener.as_raw_fd(), report.as_raw_fd()])
 }
 
 fn close_around(order: &LaunchOrder, image: mounts::ImageSource) -> Result<(), Failed> {
@@ -44,7 +38,7 @@ fn close_around(order: &LaunchOrder, image: mounts::ImageSource) -> Result<(), F
     leave_the_host(&root)?;
     // Files that the guest makes for others must be readable as their makers meant.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    privileges::drop_all_but_needed()
+    Ok(())
 }
 
 /// Puts the new root in place of the old and lets go of the old one.

@@ -7,6 +7,7 @@
 
 mod cage;
 mod devices;
+mod held;
 mod id_maps;
 mod mounts;
 mod privileges;
@@ -109,17 +110,27 @@ fn inhabit(
     listener: UnixListener,
     report: OwnedFd,
 ) -> ! {
-    let report = match cage::build(order, image, &listener, report) {
-        Ok(report) => report,
-        Err((failed, report)) => {
-            let text = format!("{}\0{}", failed.stage, failed.error);
-            let _ = rustix::io::write(report.as_fd(), text.as_bytes());
-            std::process::exit(1);
-        }
-    };
+    if let Err(failed) = cage::build(order, image, &listener, &report) {
+        give_up(report, &failed);
+    }
+    if order.held {
+        let _ = rustix::io::write(report.as_fd(), b"ready");
+        drop(report);
+        let guest = held::wait_for_adoption(order, &listener);
+        crate::inside::run(listener, guest)
+    }
+    if let Err(failed) = privileges::drop_all_but_needed() {
+        give_up(report, &failed);
+    }
     let _ = rustix::io::write(report.as_fd(), b"ready");
     drop(report);
     crate::inside::run(listener, order.guest.clone())
+}
+
+fn give_up(report: OwnedFd, failed: &Failed) -> ! {
+    let text = format!("{}\0{}", failed.stage, failed.error);
+    let _ = rustix::io::write(report.as_fd(), text.as_bytes());
+    std::process::exit(1)
 }
 
 fn read_report(reader: OwnedFd) -> Result<(), Failed> {

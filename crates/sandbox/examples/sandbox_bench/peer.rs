@@ -49,8 +49,7 @@ impl Peer {
     }
 
     fn command(&self, number: usize) -> Command {
-        let mut words =
-            self.command.iter().map(|word| word.replace("{n}", &number.to_string()));
+        let mut words = self.command.iter().map(|word| word.replace("{n}", &number.to_string()));
         let mut command = Command::new(words.next().unwrap_or_default());
         // What goes wrong shows in the output that is missing; some of them chatter.
         command.args(words).stdin(Stdio::null()).stderr(Stdio::null());

@@ -52,8 +52,7 @@ async fn burst_of_ours(ours: &Ours, count: usize) -> Value {
         result.await
     });
     let done = join_all(runs).await;
-    let times: Vec<f64> =
-        done.iter().flatten().map(|(_, (), time)| milliseconds(*time)).collect();
+    let times: Vec<f64> = done.iter().flatten().map(|(_, (), time)| milliseconds(*time)).collect();
     let errors: Vec<String> =
         done.iter().filter_map(|run| run.as_ref().err()).map(ToString::to_string).collect();
     for (sandbox, (), _) in done.iter().flatten() {

@@ -102,6 +102,19 @@ impl ControlGroups {
         for folder in self.folders(name) {
             fs::create_dir(&folder)?;
         }
+        self.limit(name, limits)
+    }
+
+    /// Changes the limits of groups that are there.
+    pub(crate) fn change(&self, name: &str, limits: &Limits) -> io::Result<()> {
+        // Memory must never be allowed more than memory and swap together, so which of the two can
+        // be written first depends on the direction. What fails the first time fits the second.
+        let _ = self.limit(name, limits);
+        self.limit(name, limits)
+    }
+
+    fn limit(&self, name: &str, limits: &Limits) -> io::Result<()> {
+        let mut failed = None;
         for (controller, parent) in &self.parents {
             let folder = self.folder(parent, name);
             for (file, value) in self.settings(*controller, limits) {
@@ -109,11 +122,11 @@ impl ControlGroups {
                 // Swap is not accounted on every kernel; then there is nothing to limit.
                 let optional = file.contains("swap") || file.contains("memsw");
                 if !optional {
-                    result?;
+                    failed = failed.or(result.err());
                 }
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     fn settings(&self, controller: Controller, limits: &Limits) -> Vec<(&'static str, String)> {

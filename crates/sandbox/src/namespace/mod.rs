@@ -7,6 +7,7 @@ pub(crate) mod control_groups;
 mod guest_binary;
 pub(crate) mod ids;
 mod launcher;
+mod prepared;
 mod record;
 mod running;
 #[cfg(test)]
@@ -26,10 +27,13 @@ use bellglass_protocol::launch::{GuestConfig, LaunchOrder};
 use bellglass_protocol::quantity::ByteSize;
 use sha2::{Digest as _, Sha256};
 
-use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
+use crate::backend::{
+    Backend, BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder,
+};
 use control_groups::{ControlGroups, Controller};
 use guest_binary::GuestBinary;
 use ids::IdRanges;
+use prepared::PreparedCage;
 use record::Record;
 use running::NamespaceSandbox;
 
@@ -77,11 +81,20 @@ impl Backend for NamespaceBackend {
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
         blocking(move || {
-            let record = shared.start(&order)?;
+            let record = shared.start(&order, Purpose::Now)?;
             Ok((shared, record))
         })
         .await
         .and_then(|(shared, record)| NamespaceSandbox::boxed(shared, record))
+    }
+
+    async fn prepare(
+        &self,
+        order: &SandboxOrder,
+    ) -> Result<Option<Box<dyn PreparedSandbox>>, BackendError> {
+        let (shared, order) = (self.shared.clone(), order.clone());
+        let prepared = blocking(move || PreparedCage::make(shared, order)).await?;
+        Ok(Some(Box::new(prepared)))
     }
 
     async fn find(
@@ -112,9 +125,16 @@ impl Backend for NamespaceBackend {
     }
 }
 
+/// Whether a sandbox is made for a job that is there, or for one that may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Now,
+    Later,
+}
+
 impl Shared {
     /// Makes a sandbox, or leaves nothing behind.
-    fn start(&self, order: &SandboxOrder) -> Result<Record, BackendError> {
+    fn start(&self, order: &SandboxOrder, purpose: Purpose) -> Result<Record, BackendError> {
         let folder = self.folder.join(order.name.as_str());
         if folder.exists() {
             // An earlier sandbox of this name ended together with whoever would have cleaned up.
@@ -128,7 +148,11 @@ impl Shared {
             .groups
             .create(order.name.as_str(), &order.limits)
             .map_err(BackendError::io("make the sandbox's control groups"))
-            .and_then(|()| launcher::launch(&self.guest, &self.launch_order(order, &folder, ids)))
+            .and_then(|()| {
+                let launch_order = self.launch_order(order, &folder, ids);
+                let held = purpose == Purpose::Later;
+                launcher::launch(&self.guest, &LaunchOrder { held, ..launch_order })
+            })
             .and_then(|launched| {
                 let groups = self.groups.folders(order.name.as_str());
                 let set_up = self.set_up(order);
@@ -158,16 +182,8 @@ impl Shared {
             cgroup_joins: joins.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
             disk: disk_room(&order.limits),
             shared_memory: shared_memory(&order.limits),
-            guest: GuestConfig {
-                workspace: "/workspace".into(),
-                tool_uid: TOOL_ID,
-                tool_gid: TOOL_ID,
-                home: "/home/agent".into(),
-                open_files: order.limits.open_files,
-                egress: order.egress,
-                processes: Some(order.limits.processes),
-                orphaned_after_seconds: order.orphaned_after.map(|time| time.as_secs().max(1)),
-            },
+            guest: guest_config(order),
+            held: false,
         }
     }
 
@@ -222,16 +238,19 @@ impl Shared {
 
     fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
         // Their ids are taken from now on, not only once somebody asks for them.
+        let mut made_as = HashSet::new();
         for record in keep.iter().filter_map(|name| self.record_of(name)) {
             if record.is_alive() {
                 self.ids.reserve(record.ids);
             }
+            made_as.extend(record.made_as);
         }
         let folders = fs::read_dir(&self.folder)
             .map_err(BackendError::io("list the sandboxes' folders"))?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let names: HashSet<SandboxName> = folders
             .chain(self.groups.names())
+            .filter(|name| !made_as.contains(name))
             .filter_map(|name| SandboxName::parse(&name))
             .filter(|name| !keep.contains(name))
             .collect();
@@ -248,6 +267,19 @@ impl Shared {
             unrecorded::kill_all_of(name.as_str());
         }
         self.remove_traces(name);
+    }
+}
+
+fn guest_config(order: &SandboxOrder) -> GuestConfig {
+    GuestConfig {
+        workspace: "/workspace".into(),
+        tool_uid: TOOL_ID,
+        tool_gid: TOOL_ID,
+        home: "/home/agent".into(),
+        open_files: order.limits.open_files,
+        egress: order.egress,
+        processes: Some(order.limits.processes),
+        orphaned_after_seconds: order.orphaned_after.map(|time| time.as_secs().max(1)),
     }
 }
 

@@ -79,6 +79,8 @@ impl TestServer {
         if let Some(slots) = self.options.slots {
             command.args(["--slots", &slots.to_string()]);
         }
+        // Sandboxes that no job has asked for would be in the way of tests that count.
+        command.env("BELLGLASS_WARM", "0");
         command.envs(self.options.environment.iter().cloned());
         command
     }
@@ -116,9 +118,26 @@ impl TestServer {
 
     /// The first process of a job's sandbox, by its id on the host.
     pub(crate) fn guest_pid(&self, job: &str) -> i32 {
+        self.recorded_pid(job).expect("the sandbox is recorded")
+    }
+
+    fn recorded_pid(&self, sandbox: &str) -> Option<i32> {
+        let record = self.data().join("sandboxes").join(sandbox).join("sandbox.json");
+        let record: Value = serde_json::from_slice(&fs::read(record).ok()?).ok()?;
+        Some(record["pid"].as_i64()? as i32)
+    }
+
+    /// The control groups of a job's sandbox, whatever they are called.
+    pub(crate) fn recorded_groups(&self, job: &str) -> Vec<PathBuf> {
         let record = self.data().join("sandboxes").join(job).join("sandbox.json");
         let record: Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
-        record["pid"].as_i64().unwrap() as i32
+        serde_json::from_value(record["groups"].clone()).unwrap()
+    }
+
+    /// The names of all sandboxes that have a folder.
+    pub(crate) fn sandboxes(&self) -> Vec<String> {
+        let folders = fs::read_dir(self.data().join("sandboxes")).into_iter().flatten().flatten();
+        folders.map(|folder| folder.file_name().into_string().unwrap()).collect()
     }
 }
 
@@ -131,6 +150,10 @@ impl Drop for TestServer {
         }
         for sandbox in fs::read_dir(self.data().join("sandboxes")).into_iter().flatten().flatten() {
             let name = sandbox.file_name().into_string().unwrap();
+            // One that was made ahead of its job has another name.
+            if let Some(pid) = self.recorded_pid(&name) {
+                host::kill_and_wait(pid);
+            }
             // By its name, since the server may have died before it recorded the process.
             host::guests_of(&name).into_iter().for_each(host::kill_and_wait);
             host::control_groups_of(&name).iter().for_each(|group| drop(fs::remove_dir(group)));
