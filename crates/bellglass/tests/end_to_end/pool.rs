@@ -54,7 +54,7 @@ async fn a_job_finds_a_sandbox_that_is_its_own() {
     assert!(server.sandboxes().contains(&id));
     assert!(!server.sandboxes().contains(&made[0]));
     let guest = server.guest_pid(&id);
-    assert_eq!(host::guests_of(&made[0]), [guest]);
+    assert!(host::guests_of(&made[0]).contains(&guest));
     server.let_go(&id).await;
     let job = server.wait_for_end(&id).await;
     assert_eq!(start_of(&job), "warm", "{job:#}");
@@ -74,7 +74,7 @@ async fn nothing_of_one_job_reaches_the_next() {
         json!({ "tool": "shell", "command": "echo $MARK", "env": { "MARK": "mark" } }),
     ];
     let look =
-        "ls -A /tmp /workspace /dev/shm ~ | grep -c mark; pgrep -cf 4321; echo ${MARK:-none}";
+        "ls -A /tmp /workspace /dev/shm ~ | grep -c mark; pgrep -cx sleep; echo ${MARK:-none}";
     let mut sandboxes = HashSet::new();
     for _ in 0..3 {
         until_waiting(&server, 1).await;
@@ -106,7 +106,7 @@ async fn the_limits_of_the_job_hold_in_a_warm_sandbox() {
         ),
     ] {
         let steps = [
-            shell("df -B1 --output=size /workspace | tail -1; df -B1 --output=size / | tail -1"),
+            shell("stat -fc %b*%S /workspace / | bc"),
             shell("ulimit -n; ulimit -u"),
             shell("head -c 60M /dev/zero > /tmp/big && echo fits"),
             wait_for_go(),
