@@ -4,6 +4,7 @@ import datetime
 import os
 import pathlib
 import platform
+import shutil
 import statistics
 import subprocess
 import time
@@ -86,6 +87,10 @@ def programs(binary: pathlib.Path) -> dict:
         "wrk": first_line(["wrk", "--version"]).split(" [")[0].removeprefix("wrk "),
         "bubblewrap": first_line(["bwrap", "--version"]).removeprefix("bubblewrap "),
     }
+    for runtime in ("crun", "runc", "podman", "runsc", "docker"):
+        if shutil.which(runtime):
+            version = first_line([runtime, "--version"])
+            found[runtime] = version.removeprefix(runtime).replace("version", "").strip(" :,")
     for package in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic"):
         found[package] = metadata.version(package)
     return found

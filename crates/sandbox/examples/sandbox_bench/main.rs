@@ -46,7 +46,7 @@ async fn main() -> Result<(), subject::Failure> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let plan: Plan = serde_json::from_str(&text)?;
-    let ours = Ours::new(plan.folder, plan.rootfs)?;
+    let mut ours = Ours::new(plan.folder, plan.rootfs)?;
 
     let mut found = serde_json::Map::new();
     let mut keep = |name: &str, value: Value| {
@@ -54,7 +54,7 @@ async fn main() -> Result<(), subject::Failure> {
         found.insert(name.into(), value);
     };
     if plan.runs > 0 {
-        keep("starts", starts::in_turn(&ours, &plan.peers, plan.runs).await?);
+        keep("starts", starts::in_turn(&mut ours, &plan.peers, plan.runs).await?);
     }
     if plan.burst > 0 {
         keep("burst", starts::at_once(&ours, &plan.peers, plan.burst).await?);

@@ -15,19 +15,27 @@ use crate::subject::{Failure, Ours};
 const WARM_UP: usize = 3;
 
 /// One of each in turn, so that whatever disturbs the machine disturbs all of them. Milliseconds.
-pub(crate) async fn in_turn(ours: &Ours, peers: &[Peer], runs: usize) -> Result<Value, Failure> {
+pub(crate) async fn in_turn(
+    ours: &mut Ours,
+    peers: &[Peer],
+    runs: usize,
+) -> Result<Value, Failure> {
     let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    ours.open_pool().await?;
     for round in 0..WARM_UP + runs {
         let mut keep = |name, time: Duration| {
             if round >= WARM_UP {
                 times.entry(name).or_default().push(milliseconds(time));
             }
         };
+        keep("warm", ours.warm().await?);
+        ours.until_one_waits().await;
         keep("cold", ours.cold().await?);
         for peer in peers {
             keep(&peer.name, tokio::task::block_in_place(|| peer.until_output(round))?);
         }
     }
+    ours.close_pool().await;
     Ok(json!(times))
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bellglass_protocol::job::{IsolationLevel, Limits};
-use bellglass_protocol::launch::{GuestConfig, LaunchOrder};
+use bellglass_protocol::launch::{GuestConfig, IdMapping, LaunchOrder};
 use bellglass_protocol::quantity::ByteSize;
 use sha2::{Digest as _, Sha256};
 
@@ -33,6 +33,7 @@ use crate::backend::{
 use control_groups::{ControlGroups, Controller};
 use guest_binary::GuestBinary;
 use ids::IdRanges;
+use launcher::Launcher;
 use prepared::PreparedCage;
 use record::Record;
 use running::NamespaceSandbox;
@@ -144,22 +145,7 @@ impl Shared {
         let ids = self.ids.take().ok_or_else(|| {
             BackendError::Unsupported("all id ranges are in use; let some sandboxes end".into())
         })?;
-        let result = self
-            .groups
-            .create(order.name.as_str(), &order.limits)
-            .map_err(BackendError::io("make the sandbox's control groups"))
-            .and_then(|()| {
-                let launch_order = self.launch_order(order, &folder, ids);
-                let held = purpose == Purpose::Later;
-                launcher::launch(&self.guest, &LaunchOrder { held, ..launch_order })
-            })
-            .and_then(|launched| {
-                let groups = self.groups.folders(order.name.as_str());
-                let set_up = self.set_up(order);
-                let record = Record::new(order.name.clone(), launched, ids, groups, set_up);
-                record.write(&folder).map_err(BackendError::io("record the sandbox"))?;
-                Ok(record)
-            });
+        let result = self.launch(order, &folder, ids, purpose);
         if result.is_err() {
             self.remove_traces(&order.name);
             self.ids.give_back(ids);
@@ -167,12 +153,29 @@ impl Shared {
         result
     }
 
-    fn launch_order(
+    fn launch(
         &self,
         order: &SandboxOrder,
         folder: &Path,
-        ids: bellglass_protocol::launch::IdMapping,
-    ) -> LaunchOrder {
+        ids: IdMapping,
+        purpose: Purpose,
+    ) -> Result<Record, BackendError> {
+        let name = order.name.as_str();
+        // It starts while the control groups are made, and ends while the record is written.
+        let mut launcher = Launcher::start(&self.guest, name)?;
+        self.groups
+            .create(name, &order.limits)
+            .map_err(BackendError::io("make the sandbox's control groups"))?;
+        let held = purpose == Purpose::Later;
+        let launch_order = LaunchOrder { held, ..self.launch_order(order, folder, ids) };
+        let launched = launcher.build(&launch_order)?;
+        let (groups, set_up) = (self.groups.folders(name), self.set_up(order));
+        let record = Record::new(order.name.clone(), launched, ids, groups, set_up);
+        record.write(folder).map_err(BackendError::io("record the sandbox"))?;
+        Ok(record)
+    }
+
+    fn launch_order(&self, order: &SandboxOrder, folder: &Path, ids: IdMapping) -> LaunchOrder {
         let joins = self.groups.join_files(order.name.as_str());
         LaunchOrder {
             name: order.name.to_string(),

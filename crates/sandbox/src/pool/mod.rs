@@ -33,6 +33,9 @@ pub type Template = Box<dyn Fn() -> Option<SandboxOrder> + Send + Sync>;
 /// The pool looks at its size this often, and after every start.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 
+/// The next one is made a moment after one was taken: right then the job itself wants the cores.
+const SETTLING: Duration = Duration::from_millis(50);
+
 /// A backend whose sandboxes are often there already.
 pub struct WarmPool {
     shared: Arc<Shared>,
@@ -175,7 +178,7 @@ async fn keep(shared: Arc<Shared>) {
         };
         if !goes_on {
             tokio::select! {
-                () = shared.changed.notified() => {}
+                () = shared.changed.notified() => tokio::time::sleep(SETTLING).await,
                 () = tokio::time::sleep(LOOK_AROUND) => {}
                 () = shared.closed.cancelled() => {}
             }
