@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{Options, TestServer, host, shell, step, text, wait_for_go};
+use crate::support::{self, Options, TestServer, host, shell, step, text, wait_for_go};
 
 /// A server that keeps so many sandboxes ready, with so many there already.
 async fn server_with_warm(count: usize) -> TestServer {
@@ -166,6 +168,41 @@ async fn a_sandbox_that_does_not_fit_or_is_not_there_is_made() {
     let job = server.run(&json!({ "steps": [shell("echo made")] })).await;
     assert_eq!(job["status"], "completed", "{job:#}");
     assert_eq!(start_of(&job), "cold");
+}
+
+/// A small image beside the usual one: bash, what it needs, and the folders that sandboxes need.
+fn images_with_another(folder: &Path, usual: &Path) {
+    std::os::unix::fs::symlink(usual.join("base"), folder.join("base")).unwrap();
+    let (from, to) = (usual.join("base/rootfs"), folder.join("other/rootfs"));
+    for needed in ["usr/bin", "etc", "dev", "proc", "tmp", "workspace", "home/agent"] {
+        fs::create_dir_all(to.join(needed)).unwrap();
+    }
+    for (link, target) in [("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
+        std::os::unix::fs::symlink(target, to.join(link)).unwrap();
+    }
+    let copy = "cd \"$0\" && cp -aL --parents usr/bin/bash usr/lib64/ld-* \
+                $(find usr/lib -name 'libc.so.6' -o -name 'libtinfo.so.6' -o -name 'ld-linux*') \"$1\"";
+    let copied = Command::new("sh").arg("-c").arg(copy).args([&from, &to]).status().unwrap();
+    assert!(copied.success());
+}
+
+#[tokio::test]
+async fn a_job_of_another_image_gets_its_own() {
+    let images = tempfile::Builder::new().prefix("bellglass-images-").tempdir().unwrap();
+    // The ids that sandboxes have must be able to reach it.
+    fs::set_permissions(images.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    images_with_another(images.path(), &support::images());
+    let images = images.path().to_str().unwrap().to_owned();
+    let environment = vec![("BELLGLASS_WARM", "1".into()), ("BELLGLASS_IMAGES", images)];
+    let server = TestServer::with(Options { environment, ..Options::default() });
+    until_waiting(&server, 1).await;
+    let made = waiting(&server);
+    let look = json!([shell("[ -e /usr/bin/python3 ] && echo base || echo other")]);
+    let job = server.run(&json!({ "steps": look, "image": "other" })).await;
+    assert_eq!((start_of(&job), &step(&job, 1)["stdout"]), ("cold", &json!("other\n")), "{job:#}");
+    assert_eq!(waiting(&server), made, "nobody took it");
+    let job = server.run(&json!({ "steps": look })).await;
+    assert_eq!((start_of(&job), &step(&job, 1)["stdout"]), ("warm", &json!("base\n")), "{job:#}");
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::launch::{GuestConfig, IdMapping, LaunchOrder};
 use bellglass_protocol::quantity::ByteSize;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::backend::{
     Backend, BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder,
@@ -53,6 +54,9 @@ struct Shared {
     guest: GuestBinary,
     groups: ControlGroups,
     ids: IdRanges,
+    /// Cages that are built at once. More would only make all of them wait for the same locks of
+    /// the kernel, and the first of many be ready as late as the last.
+    builders: Semaphore,
 }
 
 impl NamespaceBackend {
@@ -64,7 +68,9 @@ impl NamespaceBackend {
         let guest = GuestBinary::load().map_err(BackendError::io("load the guest"))?;
         let digest = hex::encode(Sha256::digest(folder.as_os_str().as_encoded_bytes()));
         let groups = ControlGroups::detect(&format!("{}-", &digest[..8]));
-        let shared = Shared { folder, guest, groups, ids: IdRanges::detect() };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let builders = Semaphore::new(2 * cores);
+        let shared = Shared { folder, guest, groups, ids: IdRanges::detect(), builders };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
@@ -81,6 +87,7 @@ impl Backend for NamespaceBackend {
 
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
+        let _turn = self.shared.turn_to_build().await;
         blocking(move || {
             let record = shared.start(&order, Purpose::Now)?;
             Ok((shared, record))
@@ -94,6 +101,7 @@ impl Backend for NamespaceBackend {
         order: &SandboxOrder,
     ) -> Result<Option<Box<dyn PreparedSandbox>>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
+        let _turn = self.shared.turn_to_build().await;
         let prepared = blocking(move || PreparedCage::make(shared, order)).await?;
         Ok(Some(Box::new(prepared)))
     }
@@ -134,6 +142,10 @@ enum Purpose {
 }
 
 impl Shared {
+    async fn turn_to_build(&self) -> SemaphorePermit<'_> {
+        self.builders.acquire().await.expect("the semaphore is never closed")
+    }
+
     /// Makes a sandbox, or leaves nothing behind.
     fn start(&self, order: &SandboxOrder, purpose: Purpose) -> Result<Record, BackendError> {
         let folder = self.folder.join(order.name.as_str());

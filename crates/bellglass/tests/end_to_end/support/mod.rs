@@ -181,7 +181,7 @@ pub(crate) fn bellglass(folder: &Path) -> Command {
 }
 
 /// The folder of the images. Without an image no test here can run.
-fn images() -> PathBuf {
+pub(crate) fn images() -> PathBuf {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let data_home = || {
         let under_home = || variable("HOME").map(|home| home.join(".local/share"));
