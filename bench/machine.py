@@ -4,6 +4,7 @@ import datetime
 import os
 import pathlib
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -89,8 +90,8 @@ def programs(binary: pathlib.Path) -> dict:
     }
     for runtime in ("crun", "runc", "podman", "runsc", "docker"):
         if shutil.which(runtime):
-            version = first_line([runtime, "--version"])
-            found[runtime] = version.removeprefix(runtime).replace("version", "").strip(" :,")
+            version = re.search(r"\d[^ ,]*", first_line([runtime, "--version"]))
+            found[runtime] = version[0] if version else "unknown"
     for package in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic"):
         found[package] = metadata.version(package)
     return found

@@ -1,7 +1,7 @@
 //! What a sandbox costs that only exists.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use futures::StreamExt as _;
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ pub(crate) async fn measure(ours: &Ours, count: usize) -> Result<Value, Failure>
     let after = available_memory()?;
     let guests = guests()?;
     let shares: Vec<u64> = guests.iter().filter_map(|pid| proportional_share(*pid)).collect();
+    let charged: Vec<u64> = memory_groups(ours)?.iter().filter_map(|group| usage(group)).collect();
     for sandbox in started.iter().flatten() {
         sandbox.destroy().await?;
     }
@@ -26,10 +27,34 @@ pub(crate) async fn measure(ours: &Ours, count: usize) -> Result<Value, Failure>
         "count": count,
         "running": running,
         "errors": errors,
-        // Everything: processes, page tables, kernel structures, our own side of the wire.
+        // Processes, files, page tables and kernel structures, as the kernel charges them.
+        "charged": average(&charged),
+        // What the host has less: our side of the wire too, but whatever else happened meanwhile.
         "host_memory": before.saturating_sub(after) / running.max(1) as u64,
-        "guest_memory": shares.iter().sum::<u64>() / shares.len().max(1) as u64,
+        "guest_memory": average(&shares),
     }))
+}
+
+fn average(bytes: &[u64]) -> Option<u64> {
+    (!bytes.is_empty()).then(|| bytes.iter().sum::<u64>() / bytes.len() as u64)
+}
+
+/// The control groups of all our sandboxes, by their records.
+fn memory_groups(ours: &Ours) -> Result<Vec<PathBuf>, Failure> {
+    let records =
+        fs::read_dir(&ours.folder)?.flatten().map(|each| each.path().join("sandbox.json"));
+    let groups = records.filter_map(|record| {
+        let record: Value = serde_json::from_slice(&fs::read(record).ok()?).ok()?;
+        serde_json::from_value::<Vec<PathBuf>>(record["groups"].clone()).ok()
+    });
+    Ok(groups.flatten().collect())
+}
+
+/// What is charged to a group, if it counts memory.
+fn usage(group: &Path) -> Option<u64> {
+    let files = ["memory.usage_in_bytes", "memory.current"];
+    let text = files.iter().find_map(|file| fs::read_to_string(group.join(file)).ok())?;
+    text.trim().parse().ok()
 }
 
 fn available_memory() -> Result<u64, Failure> {
@@ -46,7 +71,7 @@ fn guests() -> Result<Vec<u32>, Failure> {
         fields.nth(1) == Some(&own)
     };
     let entries = fs::read_dir("/proc")?.flatten().map(|entry| entry.path());
-    let pid = |folder: std::path::PathBuf| folder.file_name()?.to_str()?.parse().ok();
+    let pid = |folder: PathBuf| folder.file_name()?.to_str()?.parse().ok();
     Ok(entries.filter(|folder| is_ours(folder)).filter_map(pid).collect())
 }
 

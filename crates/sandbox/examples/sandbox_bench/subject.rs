@@ -25,6 +25,8 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) struct Ours {
     backend: Arc<NamespaceBackend>,
+    /// Where the sandboxes' records are.
+    pub(crate) folder: PathBuf,
     /// Keeps one sandbox ready while warm starts are measured.
     pool: Option<WarmPool>,
     rootfs: PathBuf,
@@ -32,7 +34,8 @@ pub(crate) struct Ours {
 
 impl Ours {
     pub(crate) fn new(folder: PathBuf, rootfs: PathBuf) -> Result<Self, Failure> {
-        Ok(Self { backend: Arc::new(NamespaceBackend::new(folder)?), pool: None, rootfs })
+        let backend = Arc::new(NamespaceBackend::new(folder.clone())?);
+        Ok(Self { backend, folder, pool: None, rootfs })
     }
 
     pub(crate) async fn open_pool(&mut self) -> Result<(), Failure> {
