@@ -137,9 +137,8 @@ class Peers:
 
     def podman(self) -> list[str]:
         need("podman")
-        storage = self.folder / "podman"
         base = [
-            "podman", "--root", str(storage / "root"), "--runroot", str(storage / "run"),
+            "podman", "--root", str(self.folder / "podman"), "--runroot", str(self.short_folder("podman")),
             "--runtime", "runc", "--cgroup-manager", "cgroupfs", "--storage-driver", "overlay",
         ]  # fmt: skip
         self.endings.callback(
@@ -152,16 +151,22 @@ class Peers:
             "--rootfs", f"{self.rootfs}:O", *PROGRAM,
         ]  # fmt: skip
 
+    def short_folder(self, name: str) -> pathlib.Path:
+        """Engines put sockets there, and a socket's path is limited to 108 bytes; podman takes 50."""
+        if os.geteuid() != 0:
+            raise Unavailable("its engine needs root")
+        folder = pathlib.Path(f"/run/bellglass-bench-{os.getpid()}-{name}")
+        folder.mkdir()
+        self.endings.callback(lambda: shutil.rmtree(folder, ignore_errors=True))
+        return folder
+
     def docker(self) -> list[str]:
         """An engine of our own in its own network and mount namespace, so that the host's stay as they are."""
         need("dockerd")
         need("docker")
         place = self.folder / "docker"
         place.mkdir()
-        # A socket's path is limited to 108 bytes.
-        short = pathlib.Path(f"/run/bellglass-bench-{os.getpid()}")
-        short.mkdir()
-        self.endings.callback(lambda: shutil.rmtree(short, ignore_errors=True))
+        short = self.short_folder("docker")
         host = f"unix://{short}/docker.sock"
         log = place / "log"
         with open(log, "wb") as output:
