@@ -5,6 +5,7 @@
 //! again and asks for its calls by their ids. How the cage around it was built, it does not know.
 
 mod attendance;
+mod bpf;
 mod calls;
 mod confine;
 mod exchange;
