@@ -7,16 +7,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits};
+use bellglass_agent::model::catalogue::Catalogue;
+use bellglass_protocol::job::{Budget, DEFAULT_IMAGE, IsolationLevel, Limits};
+use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::network::HostRule;
 use bellglass_protocol::quantity::{ByteSize, Seconds};
-use bellglass_protocol::request::{ModelOffer, Offer};
+use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_server::{Secret, ServerSettings};
 use serde::Deserialize;
 
 use crate::cli;
 use crate::host_network::HostNetwork;
+use crate::model_config::{self, ModelEnvironment, ModelSection};
 
 /// What `bellglass.toml` may say.
 #[derive(Debug, Default, Deserialize)]
@@ -28,6 +31,8 @@ pub(crate) struct ConfigFile {
     pub(crate) worker: WorkerSection,
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
+    /// What a task may spend when it does not say.
+    pub(crate) budget: Budget,
     pub(crate) network: NetworkSection,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
@@ -93,12 +98,6 @@ pub(crate) struct NetworkSection {
     pub(crate) private_exceptions: Vec<IpAddr>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct ModelSection {
-    pub(crate) base_url: Option<String>,
-}
-
 /// Limits of which some are named.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -144,7 +143,7 @@ pub(crate) struct Config {
 pub(crate) struct Environment {
     data_home: Option<PathBuf>,
     config_home: Option<PathBuf>,
-    has_model_key: bool,
+    models: ModelEnvironment,
     token: Option<String>,
     /// The proxy through which this host reaches the world.
     upstream_proxy: Option<String>,
@@ -161,8 +160,7 @@ impl Environment {
         Self {
             data_home: xdg("XDG_DATA_HOME", ".local/share"),
             config_home: xdg("XDG_CONFIG_HOME", ".config"),
-            has_model_key: variable("OPENAI_API_KEY").is_some()
-                || variable("ANTHROPIC_API_KEY").is_some(),
+            models: ModelEnvironment::read(),
             token: std::env::var("BELLGLASS_TOKEN").ok().filter(|token| !token.is_empty()),
             upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
                 .into_iter()
@@ -197,8 +195,9 @@ impl Config {
         self.environment.cluster.as_deref()
     }
 
-    pub(crate) fn has_model(&self) -> bool {
-        self.environment.has_model_key || self.file.model.base_url.is_some()
+    /// The models that tasks can have.
+    pub(crate) fn models(&self) -> anyhow::Result<Catalogue> {
+        model_config::catalogue(&self.file.model, &self.environment.models)
     }
 
     pub(crate) fn data(&self, flag: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
@@ -281,16 +280,22 @@ impl Config {
     }
 
     /// What jobs are offered here.
-    pub(crate) fn offer(&self, isolation: IsolationLevel) -> Offer {
+    pub(crate) fn offer(&self, isolation: IsolationLevel, models: ModelOffer) -> Offer {
         let defaults = self.file.limits;
         Offer {
             defaults,
             maxima: self.file.max_limits.complete(&defaults),
             default_image: self.file.image.default.clone(),
             isolation,
-            model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
+            models,
+            budget: self.file.budget.or(default_budget()),
         }
     }
+}
+
+/// Enough for long work, and an end for what never ends.
+fn default_budget() -> Budget {
+    Budget { steps: Some(1000), ..Budget::default() }
 }
 
 /// Reads an address such as `http://user:password@proxy.example:3128`.
@@ -378,7 +383,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease \
-                   default base_url registries private_exceptions memory disk processes cpus open_files time step_time output";
+                   default base_url fallback wire idle_time context_tokens reasoning prices steps tokens usd registries private_exceptions memory disk processes cpus open_files time step_time output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -390,14 +395,23 @@ mod tests {
             "[image]\n",
             "[model]\n",
             "[network]\n",
+            "[budget]\n",
             "[limits]\n",
             "[max_limits]\n",
         ] {
             let error = error_of(&format!("{section}nonsense = 1\n"));
             for key in error.split('`').skip(3).step_by(2) {
                 let known = all.split_whitespace().any(|each| each == key);
-                let is_section =
-                    ["server", "worker", "image", "model", "network", "limits", "max_limits"];
+                let is_section = [
+                    "server",
+                    "worker",
+                    "image",
+                    "model",
+                    "network",
+                    "budget",
+                    "limits",
+                    "max_limits",
+                ];
                 assert!(known || is_section.contains(&key), "{key} is missing in this test");
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::host_network::HostNetwork;
 use anyhow::Context as _;
 use async_trait::async_trait;
+use bellglass_agent::model::catalogue::Catalogue;
 use bellglass_protocol::id::WorkerId;
 use bellglass_sandbox::image::ImageStore;
 use bellglass_sandbox::{Backend, NamespaceBackend};
@@ -22,6 +23,7 @@ pub(crate) struct Installation {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
+    pub(crate) models: Arc<Catalogue>,
     network: Arc<HostNetwork>,
     data: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
@@ -41,6 +43,7 @@ impl Installation {
         data: &Path,
         images: &Path,
         network: HostNetwork,
+        models: Catalogue,
     ) -> anyhow::Result<Self> {
         let database = database(data);
         let store = SqliteStore::open(&database).await;
@@ -55,6 +58,7 @@ impl Installation {
             backend: Arc::new(backend),
             images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
             live: LiveSandboxes::default(),
+            models: Arc::new(models),
             network: Arc::new(network),
             data: data.to_path_buf(),
             orphaned_after: ORPHANED_AFTER,
@@ -75,6 +79,7 @@ impl Installation {
             lease,
             spools: self.data.join("spools"),
             orphaned_after: self.orphaned_after,
+            models: self.models.clone(),
         };
         Worker::new(
             settings,

@@ -9,6 +9,8 @@ pub mod id;
 pub mod job;
 pub mod launch;
 pub mod memory;
+pub mod model;
+pub mod model_offer;
 pub mod mux;
 pub mod network;
 pub mod quantity;

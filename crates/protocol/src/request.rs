@@ -4,7 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Work};
+use crate::job::{Budget, InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Work};
+use crate::model_offer::ModelOffer;
 use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
 use crate::tool::{Encoding, ToolCall};
@@ -47,16 +48,16 @@ pub struct JobRequest {
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,
-    /// The model for a task.
+    /// The model for a task, such as `openai/gpt-5.1`, `anthropic/claude-sonnet-4-5` or
+    /// `local/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Reserved: a desktop in the sandbox. Refused until this build can give one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desktop: Option<bool>,
-    /// Reserved: a hard budget of a task. Refused until this build can keep one.
+    /// What a task may spend at the most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub budget: Option<serde_json::Value>,
+    pub budget: Option<Budget>,
     /// Reserved: a repository to clone. Refused until this build can reach one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -99,16 +100,9 @@ pub struct Offer {
     pub default_image: String,
     /// The strongest isolation that this host can give.
     pub isolation: IsolationLevel,
-    pub model: ModelOffer,
-}
-
-/// Whether there is a model that could work on a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelOffer {
-    /// None is configured.
-    NotConfigured,
-    /// One is configured, but this build has no loop that would drive it.
-    NotDriven,
+    pub models: ModelOffer,
+    /// What a task may spend unless it says otherwise.
+    pub budget: Budget,
 }
 
 /// Why a request was refused. Each variant is one stable error code.
@@ -197,23 +191,30 @@ impl JobRequest {
     /// Checks the request against what this installation offers.
     pub fn into_spec(self, offer: &Offer) -> Result<JobSpec, RequestError> {
         self.refuse_what_is_not_here(offer)?;
-        let work = match (self.task, self.prompt, self.steps) {
+        let (work, model, budget) = match (self.task, self.prompt, self.steps) {
             (None, None, None) => return Err(RequestError::NoWork),
             (Some(task), None, None) | (None, Some(task), None) => {
                 check_task(&task)?;
-                return Err(match offer.model {
-                    ModelOffer::NotConfigured => RequestError::NoModel,
-                    ModelOffer::NotDriven => RequestError::NotAvailable {
-                        field: "task",
-                        why: "this build does not drive models yet; give `steps`".into(),
-                    },
-                });
+                let model = offer.models.choose(self.model)?;
+                let budget = self.budget.unwrap_or_default().or(offer.budget);
+                check_budget(&budget, &model, &offer.models)?;
+                (Work::Task(task), Some(model), budget)
+            }
+            (None, None, Some(_)) if self.model.is_some() => {
+                return Err(invalid("model", "is for a `task`; steps need no model"));
+            }
+            (None, None, Some(_)) if self.budget.is_some() => {
+                return Err(invalid("budget", "is for a `task`; use `limits` for steps"));
             }
             (None, None, Some(steps)) => {
                 check_steps(&steps)?;
-                Work::Steps(steps)
+                (Work::Steps(steps), None, Budget::default())
             }
             _ => return Err(RequestError::AmbiguousWork),
+        };
+        let reaches = match &work {
+            Work::Task(_) => NetworkPolicy::Registries,
+            Work::Steps(_) => NetworkPolicy::default(),
         };
         if let Some(name) = &self.name
             && (name.trim().is_empty()
@@ -241,9 +242,11 @@ impl JobRequest {
             priority: Priority(priority),
             image,
             limits: self.limits.unwrap_or_default().resolve(offer)?,
-            network: self.network.unwrap_or_default(),
+            network: self.network.unwrap_or(reaches),
             isolation: self.isolation.unwrap_or_default(),
             files: self.files,
+            model,
+            budget,
         })
     }
 
@@ -251,9 +254,6 @@ impl JobRequest {
         let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
         if self.desktop == Some(true) {
             return refuse("desktop", "this build has no desktop");
-        }
-        if self.budget.is_some() {
-            return refuse("budget", "this build keeps no budgets; use `limits`");
         }
         if self.repository.is_some() {
             return refuse(
@@ -321,7 +321,7 @@ fn pick<T: PartialOrd + Copy + std::fmt::Display>(
     }
 }
 
-fn invalid(pointer: &str, message: &str) -> RequestError {
+pub(crate) fn invalid(pointer: &str, message: &str) -> RequestError {
     RequestError::InvalidField {
         pointer: pointer.into(),
         message: format!("`{pointer}` {message}"),
@@ -364,6 +364,21 @@ fn check_task(task: &str) -> Result<(), RequestError> {
         return Err(invalid("task", "is longer than 1 MiB; upload long material with `files`"));
     }
     Ok(())
+}
+
+/// A bound that cannot be kept is refused now, rather than found out when the money is spent.
+fn check_budget(budget: &Budget, model: &str, models: &ModelOffer) -> Result<(), RequestError> {
+    match budget.usd {
+        // Written so that a NaN fails too.
+        Some(usd) if !(usd > 0.0) => Err(invalid("budget.usd", "must be more than 0")),
+        Some(_) if !models.has_price(model) => Err(invalid(
+            "budget.usd",
+            &format!(
+                "cannot be kept: the price of {model} is unknown; set it under [model.prices]"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
@@ -448,7 +463,8 @@ mod tests {
             maxima: Limits { memory: ByteSize::gib(16), ..Limits::default() },
             default_image: "base".into(),
             isolation: IsolationLevel::Namespace,
-            model: ModelOffer::NotConfigured,
+            models: ModelOffer::default(),
+            budget: Budget::default(),
         }
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
+use crate::model::{PlanStep, UsageTotal};
 use crate::report::SandboxReport;
 use crate::step::{StepOutcome, StepStatus, ToolError};
 
@@ -84,6 +85,18 @@ pub struct JobView {
     pub steps_total: Option<u32>,
     pub failed_steps: Vec<u32>,
     pub sandbox: Option<SandboxReport>,
+    /// What the model is going to do, and how far it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan: Vec<PlanStep>,
+    /// What the model asked the user and got no answer to so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// What the model says that it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// What the job's calls of models come to, for a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<UsageTotal>,
     pub result: Option<ResultSummary>,
     pub error: Option<JobError>,
     /// Number of the newest event.
@@ -91,6 +104,11 @@ pub struct JobView {
     /// How the job will end, once its sandbox is gone.
     #[serde(skip)]
     pub conclusion: Option<JobEnd>,
+    /// Milliseconds of pauses that are over.
+    #[serde(skip)]
+    pub paused_ms: u64,
+    #[serde(skip)]
+    pub paused_since: Option<Timestamp>,
 }
 
 /// One step of a job.
@@ -140,10 +158,16 @@ impl JobView {
             steps_total,
             failed_steps: Vec::new(),
             sandbox: None,
+            plan: Vec::new(),
+            question: None,
+            summary: None,
+            usage: None,
             result: None,
             error: None,
             last_seq: event.seq,
             conclusion: None,
+            paused_ms: 0,
+            paused_since: None,
         })
     }
 
@@ -164,7 +188,10 @@ impl JobView {
             EventBody::Scheduled { .. } => {}
             EventBody::Claimed { generation, .. } => {
                 self.generation = *generation;
-                self.status = JobStatus::Running;
+                // A paused job stays paused in other hands too.
+                if self.status != JobStatus::Paused {
+                    self.status = JobStatus::Running;
+                }
                 self.started_at.get_or_insert(event.at);
             }
             EventBody::SandboxReady { report } => self.sandbox = Some((**report).clone()),
@@ -172,6 +199,9 @@ impl JobView {
                 // The next sandbox starts empty, so what was done in the old one is void.
                 self.steps.clear();
                 self.failed_steps.clear();
+                self.plan.clear();
+                self.question = None;
+                self.summary = None;
                 self.sandbox = None;
             }
             EventBody::StepStarted { n, call } => {
@@ -212,7 +242,39 @@ impl JobView {
                     self.failed_steps.push(*n);
                 }
             }
-            EventBody::NetworkConnection { .. } => {}
+            EventBody::NetworkConnection { .. }
+            | EventBody::ModelFailed { .. }
+            | EventBody::ToolAnswered { .. }
+            | EventBody::ModelNudged { .. } => {}
+            EventBody::ModelAnswered { answer } => {
+                self.usage.get_or_insert_default().add(&answer.usage, answer.cost_usd);
+            }
+            EventBody::ContextCompacted { compaction } => {
+                if let Some(summary) = &compaction.summary
+                    && let Some(usage) = &summary.usage
+                {
+                    self.usage.get_or_insert_default().add(usage, summary.cost_usd);
+                }
+            }
+            EventBody::PlanUpdated { steps } => self.plan.clone_from(steps),
+            EventBody::QuestionAsked { question, .. } => self.question = Some(question.clone()),
+            EventBody::MessageReceived { .. } => self.question = None,
+            EventBody::Paused { .. } => {
+                if self.status == JobStatus::Running {
+                    self.status = JobStatus::Paused;
+                    self.paused_since = Some(event.at);
+                }
+            }
+            EventBody::Resumed { .. } => {
+                if self.status == JobStatus::Paused {
+                    self.status = JobStatus::Running;
+                }
+                if let Some(since) = self.paused_since.take() {
+                    let time = event.at.duration_since(since).as_millis();
+                    self.paused_ms += u64::try_from(time).unwrap_or_default();
+                }
+            }
+            EventBody::TaskFinished { summary, .. } => self.summary = Some(summary.clone()),
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
             EventBody::ResultStored { result } => self.result = Some(result.clone()),
             EventBody::Concluded { end } => self.conclusion = Some(end.clone()),

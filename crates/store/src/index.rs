@@ -75,12 +75,20 @@ impl IndexRow {
         self.last_at = event.at;
         match &event.body {
             EventBody::Claimed { worker, generation } => {
-                self.status = JobStatus::Running;
+                if self.status != JobStatus::Paused {
+                    self.status = JobStatus::Running;
+                }
                 self.generation = *generation;
                 self.worker = Some(worker.clone());
                 self.started_at.get_or_insert(event.at);
             }
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
+            EventBody::Paused { .. } if self.status == JobStatus::Running => {
+                self.status = JobStatus::Paused;
+            }
+            EventBody::Resumed { .. } if self.status == JobStatus::Paused => {
+                self.status = JobStatus::Running;
+            }
             EventBody::Finished { end } => {
                 self.status = end.status.into();
                 self.finished_at = Some(event.at);
@@ -94,6 +102,17 @@ impl IndexRow {
             | EventBody::StepOutput { .. }
             | EventBody::StepFinished { .. }
             | EventBody::NetworkConnection { .. }
+            | EventBody::ModelAnswered { .. }
+            | EventBody::ModelFailed { .. }
+            | EventBody::ToolAnswered { .. }
+            | EventBody::PlanUpdated { .. }
+            | EventBody::QuestionAsked { .. }
+            | EventBody::MessageReceived { .. }
+            | EventBody::Paused { .. }
+            | EventBody::Resumed { .. }
+            | EventBody::ModelNudged { .. }
+            | EventBody::ContextCompacted { .. }
+            | EventBody::TaskFinished { .. }
             | EventBody::Concluded { .. }
             | EventBody::ResultStored { .. } => {}
         }
@@ -120,7 +139,9 @@ pub(crate) fn now() -> Timestamp {
 mod tests {
     use super::*;
     use bellglass_protocol::event::{EndStatus, JobEnd, ResultSummary};
-    use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority, Work};
+    use bellglass_protocol::job::{
+        Budget, DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority, Work,
+    };
     use bellglass_protocol::network::NetworkPolicy;
     use bellglass_protocol::view::JobView;
 
@@ -135,6 +156,8 @@ mod tests {
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
             files: Vec::new(),
+            model: Some("local/x".into()),
+            budget: Budget::default(),
         }
     }
 
@@ -163,9 +186,14 @@ mod tests {
         let result = ResultSummary { bytes: 1, sha256: "x".into(), entries: 1, skipped: vec![] };
         let end = JobEnd { status: EndStatus::Failed, failed_steps: vec![2], error: None };
         for body in [
+            EventBody::Resumed { by: "nobody".into() },
             claimed(1),
-            EventBody::SandboxLost { reason: "gone".into() },
+            EventBody::Paused { by: "somebody".into() },
             claimed(2),
+            EventBody::Resumed { by: "somebody".into() },
+            EventBody::SandboxLost { reason: "gone".into() },
+            claimed(3),
+            EventBody::Paused { by: "somebody".into() },
             EventBody::CancelRequested { by: "somebody".into() },
             EventBody::ResultStored { result },
             EventBody::Finished { end },

@@ -8,7 +8,9 @@ use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::memory::memory_document;
 use bellglass_protocol::view::JobStatus;
 use bellglass_sandbox::{Sandbox, SandboxName};
+use bellglass_store::artifacts::ArtifactKey;
 use bellglass_store::{Store, StoreError};
+use futures::StreamExt as _;
 
 use crate::job_log::JobLog;
 use crate::pack::{Addition, pack_workspace};
@@ -131,10 +133,13 @@ async fn pack(
     known: Option<StopReason>,
 ) -> Result<Packed, StoreError> {
     let memory = serde_json::to_vec_pretty(&memory_document(&log.view())).unwrap_or_default();
-    let additions = vec![
+    let mut additions = vec![
         Addition { name: "agent.log", content: whole_log(&*shared.store, log.job).await? },
         Addition { name: "memory.json", content: memory },
     ];
+    if let Some(content) = last_context(shared, log.job).await {
+        additions.push(Addition { name: "context/current.json", content });
+    }
     let limit = spec.limits.disk.0;
     let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
     let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
@@ -150,6 +155,16 @@ async fn pack(
             StopReason::LeaseLost | StopReason::ShuttingDown => Packed::LeftTo(reason),
         },
     })
+}
+
+/// The conversation with the model, if there was one.
+async fn last_context(shared: &Shared, job: JobId) -> Option<Vec<u8>> {
+    let mut body = shared.artifacts.get(&ArtifactKey::context(job), None).await.ok()?;
+    let mut content = Vec::new();
+    while let Some(piece) = body.stream.next().await {
+        content.extend_from_slice(&piece.ok()?);
+    }
+    Some(content)
 }
 
 /// The events so far, as they go into the ZIP.

@@ -1,27 +1,27 @@
 //! The life of one claimed job: sandbox, steps, and the way to its end.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bellglass_agent::{DoneStep, Mind, Playbook, drive};
+use bellglass_agent::model::catalogue::Line;
+use bellglass_agent::{Mind, Playbook, TaskMind, drive};
 use bellglass_protocol::event::{EventBody, JobError};
 use bellglass_protocol::job::{JobSpec, Work};
-use bellglass_protocol::quantity::Seconds;
 use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::Encoding;
-use bellglass_protocol::view::JobView;
 use bellglass_sandbox::egress::Egress;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
-use jiff::Timestamp;
 
+use crate::clock::Clock;
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe};
 use crate::job_log::JobLog;
 use crate::queue::Shared;
 use crate::stop::{StopReason, StopSwitch};
 use crate::way_out::WayOut;
+use crate::world::JobWorld;
 
 /// Drives a claimed job to its end. An error means that the log cannot be written by us: the job is
 /// left as it stands, and whoever claims it next goes on.
@@ -154,7 +154,7 @@ async fn work(
         stop.stop(StopReason::Cancelled);
     }
     let view = log.view();
-    let _clock = start_clock(&view, stop.clone());
+    let clock = Clock::start(&view, stop.clone());
     let is_running = |status: StepStatus| status == StepStatus::Running;
     let running = view.steps.iter().find(|step| is_running(step.status));
     let already_started = running.map(|step| step.n);
@@ -168,16 +168,22 @@ async fn work(
             reason = stop.stopped() => return Ok(Ending::Stopped(reason)),
         }
     }
-    let mut mind: Box<dyn Mind> = match &spec.work {
-        Work::Steps(steps) => Box::new(Playbook::new(steps.clone(), spec.on_error)),
+    let (mut mind, models): (Box<dyn Mind>, Line) = match &spec.work {
+        Work::Steps(steps) => (Box::new(Playbook::new(steps.clone(), spec.on_error)), Line::new()),
         Work::Task(_) => {
-            return Ok(Ending::Broken(JobError {
-                code: "no_model_configured".into(),
-                message: "no model is configured, so a task cannot be worked on".into(),
-            }));
+            let opened = tokio::select! {
+                opened = open_models(shared, spec) => opened,
+                reason = stop.stopped() => return Ok(Ending::Stopped(reason)),
+            };
+            match opened {
+                Ok((context_tokens, models)) => {
+                    (Box::new(TaskMind::new(context_tokens, spec.budget)), models)
+                }
+                Err(error) => return Ok(Ending::Broken(error)),
+            }
         }
     };
-    let mut hands = SandboxHands {
+    let hands = SandboxHands {
         log: log.clone(),
         sandbox,
         artifacts: &shared.artifacts,
@@ -186,9 +192,13 @@ async fn work(
         spools: shared.spools.clone(),
         already_started,
     };
-    let done = view.steps.iter().filter(|step| !is_running(step.status));
-    let done = done.map(|step| DoneStep { n: step.n, status: step.status }).collect();
-    let driven = drive(&mut *mind, &mut hands, done).await;
+    let mut world = JobWorld { hands, changes: shared.store.changes(), clock };
+    let mut driven = drive(&mut *mind, &models, &mut world).await;
+    if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven)
+        && let Err(error) = world.keep_last_context(context).await
+    {
+        driven = Err(error);
+    }
     Ok(match (driven, stop.reason()) {
         (Err(HandsError::Store(error)), _) => return Err(error),
         (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
@@ -204,23 +214,15 @@ async fn work(
     })
 }
 
-/// Stops the job when its time is up. Dropping the guard stops the clock.
-fn start_clock(view: &JobView, stop: StopSwitch) -> tokio_util::task::AbortOnDropHandle<()> {
-    let began = view.steps.first().map(|step| step.started_at);
-    let left = time_left(view.spec.limits.time, began, Timestamp::now());
-    tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
-        tokio::time::sleep(left).await;
-        stop.stop(StopReason::TimeLimit);
-    }))
-}
-
-/// What is left of a job's time. It runs from the first step in this sandbox, whoever drove it: a
-/// restart of the server gives no more of it, and a job that had to begin again has all of it.
-fn time_left(limit: Seconds, began: Option<Timestamp>, now: Timestamp) -> Duration {
-    let used = began.map(|began| Duration::try_from(now.duration_since(began)));
-    // A clock that was set back counts as no time at all.
-    let used = used.and_then(Result::ok).unwrap_or_default();
-    limit.duration().saturating_sub(used)
+/// The models of a task, and how much all of them can read.
+async fn open_models(shared: &Shared, spec: &JobSpec) -> Result<(u64, Line), JobError> {
+    let name = spec.model.as_deref().unwrap_or_default();
+    let models = shared.models.line(name).await.map_err(|error| JobError {
+        code: error.code().into(),
+        message: format!("the model {name} cannot be used: {error}"),
+    })?;
+    let context_tokens = models.iter().map(|model| model.context_tokens()).min();
+    Ok((context_tokens.unwrap_or_default(), models))
 }
 
 async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> {
@@ -247,24 +249,4 @@ async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> 
         })?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_restart_gives_no_new_time() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        for (began, now, left) in [
-            (None, 500, 60),
-            (Some(100), 100, 60),
-            (Some(100), 130, 30),
-            (Some(100), 900, 0),
-            (Some(100), 90, 60),
-        ] {
-            let time = time_left(Seconds::whole(60), began.map(at), at(now));
-            assert_eq!(time, Duration::from_secs(left), "{began:?} {now}");
-        }
-    }
 }

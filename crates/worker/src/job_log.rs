@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{Generation, JobId};
-use bellglass_protocol::view::JobView;
+use bellglass_protocol::view::{JobView, StepView};
 use bellglass_store::{ClaimedJob, Store, StoreError};
 
 /// Appends to a job's log under one claim. Clones share what they know.
@@ -29,6 +29,12 @@ impl JobLog {
         let mut view = self.view.lock().expect("no code panics while it holds this lock");
         written.iter().for_each(|sealed| view.apply(&sealed.event));
         Ok(())
+    }
+
+    /// A step as far as it has come.
+    pub(crate) fn step(&self, n: u32) -> Option<StepView> {
+        let view = self.view.lock().expect("no code panics while it holds this lock");
+        view.steps.iter().find(|step| step.n == n).cloned()
     }
 
     /// The job as it stands by what was written under this claim.

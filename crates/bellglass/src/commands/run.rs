@@ -44,11 +44,13 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     let mut interruptions = Interruptions::catch()?;
     // A data folder for this job alone: a server may be using the usual one.
     let data = tempfile::Builder::new().prefix("bellglass-run-").tempdir()?;
-    let installation =
-        Installation::open(data.path(), &config.images(&flags.images)?, config.network()?).await?;
+    let images = config.images(&flags.images)?;
+    let network = config.network()?;
+    let installation = Installation::open(data.path(), &images, network, config.models()?).await?;
     let installation = installation.without_successor();
     let request = JobRequest::from_json(&body)?;
-    let spec = request.into_spec(&config.offer(installation.backend.level()))?;
+    let offer = config.offer(installation.backend.level(), installation.models.offer());
+    let spec = request.into_spec(&offer)?;
     anyhow::ensure!(
         installation.images.exists(&spec.image).await,
         "there is no image named `{}`; build it with `bellglass image build`",
@@ -178,7 +180,8 @@ mod tests {
     use bellglass_protocol::event::JobEnd;
     use bellglass_protocol::id::WorkerId;
     use bellglass_protocol::job::{IsolationLevel, Limits};
-    use bellglass_protocol::request::{ModelOffer, Offer};
+    use bellglass_protocol::model_offer::ModelOffer;
+    use bellglass_protocol::request::Offer;
     use bellglass_protocol::step::OutputStream;
     use bellglass_store::SqliteStore;
 
@@ -188,7 +191,8 @@ mod tests {
             maxima: Limits::default(),
             default_image: "base".into(),
             isolation: IsolationLevel::Namespace,
-            model: ModelOffer::NotConfigured,
+            models: ModelOffer::default(),
+            budget: Default::default(),
         };
         let body = br#"{"steps":[{"tool":"shell","command":"true"}]}"#;
         JobRequest::from_json(body).unwrap().into_spec(&offer).unwrap()

@@ -30,12 +30,13 @@ pub(super) async fn serve(
         format!("cannot listen on {listen}; is another server running there? choose another with --listen")
     })?;
     let address = listener.local_addr()?;
-    let installation = Installation::open(&data, &images, config.network()?).await?;
+    let installation =
+        Installation::open(&data, &images, config.network()?, config.models()?).await?;
     let app = App {
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),
         live: Arc::new(LiveFiles(installation.live.clone())),
-        offer: config.offer(installation.backend.level()),
+        offer: config.offer(installation.backend.level(), installation.models.offer()),
         images: installation.images.clone(),
         settings,
         other_metrics: crate::telemetry::count()?,

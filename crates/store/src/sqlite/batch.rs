@@ -121,6 +121,7 @@ fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
         match operation {
             Operation::Append(pending) => jobs.push(pending.request.job),
             Operation::Cancel(pending) => jobs.push(pending.request.job),
+            Operation::Steer(pending) => jobs.push(pending.request.job),
             Operation::Renew(pending) => {
                 jobs.extend(pending.request.held.iter().map(|(job, _)| *job));
             }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
     use crate::index::IndexRow;
     use bellglass_protocol::job::{
-        DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
+        Budget, DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
     };
     use bellglass_protocol::network::NetworkPolicy;
 
@@ -155,6 +156,8 @@ mod tests {
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
             files: Vec::new(),
+            model: None,
+            budget: Budget::default(),
         };
         let (row, scheduled) = IndexRow::accept(spec, now());
         Operation::Schedule(Pending::new(Box::new(NewJob { row, line: scheduled.line })).0)

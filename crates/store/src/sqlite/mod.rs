@@ -24,8 +24,8 @@ use sqlx::SqlitePool;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::index::{IndexRow, now};
-use crate::{Change, ClaimedJob, JobFilter, JobPage, Store, StoreError};
-use operation::{Append, Cancel, Claim, NewJob, Operation, Pending, Renew};
+use crate::{Change, ClaimedJob, JobFilter, JobPage, Steering, Store, StoreError};
+use operation::{Append, Cancel, Claim, NewJob, Operation, Pending, Renew, Steer};
 
 /// How many changes a listener may lie behind before it has to look at the log again.
 const CHANGES_KEPT: usize = 4096;
@@ -125,6 +125,10 @@ impl Store for SqliteStore {
 
     async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError> {
         self.ask(Operation::Cancel, Cancel { job, by: by.into() }).await
+    }
+
+    async fn steer(&self, job: JobId, wish: Steering, by: &str) -> Result<JobStatus, StoreError> {
+        self.ask(Operation::Steer, Steer { job, wish, by: by.into() }).await
     }
 
     async fn events_after(

@@ -8,8 +8,8 @@ use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
-use crate::StoreError;
 use crate::index::IndexRow;
+use crate::{Steering, StoreError};
 
 /// One thing for the writer to do.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub(super) enum Operation {
     Schedule(Pending<Box<NewJob>, ()>),
     Append(Pending<Append, Vec<SealedEvent>>),
     Cancel(Pending<Cancel, JobStatus>),
+    Steer(Pending<Steer, JobStatus>),
     Renew(Pending<Renew, Vec<JobId>>),
     Release(Pending<WorkerId, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
@@ -52,6 +53,13 @@ pub(super) struct Append {
 #[derive(Debug)]
 pub(super) struct Cancel {
     pub(super) job: JobId,
+    pub(super) by: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Steer {
+    pub(super) job: JobId,
+    pub(super) wish: Steering,
     pub(super) by: String,
 }
 
@@ -94,6 +102,7 @@ impl Operation {
             Self::Schedule(pending) => pending.deliver(),
             Self::Append(pending) => pending.deliver(),
             Self::Cancel(pending) => pending.deliver(),
+            Self::Steer(pending) => pending.deliver(),
             Self::Renew(pending) => pending.deliver(),
             Self::Release(pending) => pending.deliver(),
             Self::Claim(pending) => pending.deliver(),
@@ -107,6 +116,7 @@ impl Operation {
             Self::Schedule(pending) => pending.answer = Some(Err(error)),
             Self::Append(pending) => pending.answer = Some(Err(error)),
             Self::Cancel(pending) => pending.answer = Some(Err(error)),
+            Self::Steer(pending) => pending.answer = Some(Err(error)),
             Self::Renew(pending) => pending.answer = Some(Err(error)),
             Self::Release(pending) => pending.answer = Some(Err(error)),
             Self::Claim(pending) => pending.answer = Some(Err(error)),

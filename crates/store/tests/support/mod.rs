@@ -6,7 +6,7 @@ use bellglass_protocol::chain::Verifier;
 use bellglass_protocol::event::{EndStatus, EventBody, JobEnd};
 use bellglass_protocol::id::{JobId, WorkerId};
 use bellglass_protocol::job::{
-    DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
+    Budget, DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
 };
 use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::step::OutputStream;
@@ -26,6 +26,8 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         network: NetworkPolicy::None,
         isolation: IsolationLevel::Namespace,
         files: Vec::new(),
+        model: None,
+        budget: Budget::default(),
     }
 }
 

@@ -1,0 +1,1 @@
+//! The machine of a task, event by event.
