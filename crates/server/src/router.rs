@@ -12,7 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::controllers::{
-    cancel, events, files, jobs, memory, operations, pages, result, schedule, status, steps,
+    cancel, events, files, jobs, memory, operations, pages, result, schedule, status, steering,
+    steps,
 };
 use crate::guard::{Guard, protect, put_protective_headers};
 use crate::metrics::{Metrics, measure};
@@ -29,6 +30,9 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show))
         .routes(routes!(cancel::cancel))
+        .routes(routes!(steering::pause))
+        .routes(routes!(steering::resume))
+        .routes(routes!(steering::message))
         .routes(routes!(events::list))
         .routes(routes!(result::download))
         .routes(routes!(memory::show))

@@ -19,8 +19,12 @@ mod output;
 mod queue;
 mod result;
 mod run_ends;
+#[path = "../../../agent/tests/scripted/mod.rs"]
+mod scripted;
 mod secrecy;
 mod slow_readers;
+mod steering;
 mod stubborn;
 mod support;
+mod tasks;
 mod tools;

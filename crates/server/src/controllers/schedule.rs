@@ -105,7 +105,7 @@ const LARGE: usize = 256 << 10;
 
 /// A page of another site can send forms and plain text without asking, but not JSON: insisting on
 /// the type is part of the protection against it.
-fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(super) fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
         return Err(ApiError::UnsupportedMediaType(None));
     };

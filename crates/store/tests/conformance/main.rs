@@ -8,6 +8,7 @@ mod claiming;
 mod leases;
 mod listing;
 mod log;
+mod steering;
 
 use std::sync::Arc;
 
@@ -47,6 +48,8 @@ macro_rules! for_every_behaviour {
             cancelling::an_ended_job_stays_as_it_is,
             cancelling::a_cancelled_job_without_holder_is_still_claimed,
             cancelling::an_unknown_job_is_not_found,
+            steering::a_paused_job_stays_paused_in_other_hands,
+            steering::wishes_that_cannot_be_are_refused,
             log::pages_are_exact_and_the_chain_holds,
             log::many_writers_share_one_log_store,
             log::an_append_is_all_or_nothing,
