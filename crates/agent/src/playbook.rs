@@ -134,7 +134,7 @@ mod tests {
         let paused = event(EventBody::Paused { by: "x".into() });
         let started = event(EventBody::StepStarted { n: 2, call: shell("b") });
         let resumed = event(EventBody::Resumed { by: "x".into() });
-        assert_eq!(next(OnError::Stop, &[Succeeded], &[paused.clone()]), "wait");
+        assert_eq!(next(OnError::Stop, &[Succeeded], std::slice::from_ref(&paused)), "wait");
         assert_eq!(next(OnError::Stop, &[Succeeded], &[started, paused.clone()]), "2b");
         assert_eq!(next(OnError::Stop, &[Succeeded], &[paused, resumed]), "2b");
     }

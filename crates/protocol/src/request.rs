@@ -369,8 +369,9 @@ fn check_task(task: &str) -> Result<(), RequestError> {
 /// A bound that cannot be kept is refused now, rather than found out when the money is spent.
 fn check_budget(budget: &Budget, model: &str, models: &ModelOffer) -> Result<(), RequestError> {
     match budget.usd {
-        // Written so that a NaN fails too.
-        Some(usd) if !(usd > 0.0) => Err(invalid("budget.usd", "must be more than 0")),
+        Some(usd) if usd.is_nan() || usd <= 0.0 => {
+            Err(invalid("budget.usd", "must be more than 0"))
+        }
         Some(_) if !models.has_price(model) => Err(invalid(
             "budget.usd",
             &format!(

@@ -86,16 +86,13 @@ pub struct JobView {
     pub failed_steps: Vec<u32>,
     pub sandbox: Option<SandboxReport>,
     /// What the model is going to do, and how far it is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub plan: Vec<PlanStep>,
     /// What the model asked the user and got no answer to so far.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
     /// What the model says that it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     /// What the job's calls of models come to, for a task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageTotal>,
     pub result: Option<ResultSummary>,
     pub error: Option<JobError>,
