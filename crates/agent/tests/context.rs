@@ -77,7 +77,7 @@ fn context_of(happenings: &[Happening]) -> Context {
 fn assert_pairs(context: &Context) {
     let messages = context.messages();
     let mut expected: Vec<String> = Vec::new();
-    for message in &messages {
+    for message in messages.iter() {
         let got: Vec<String> = match message {
             Message::ToolResults(results) => {
                 results.iter().map(|result| result.call_id.to_string()).collect()

@@ -39,7 +39,7 @@ fn request(messages: Vec<Message>) -> Request {
     Request {
         system: "Be good.".into(),
         tools: [tool].into(),
-        messages,
+        messages: Arc::new(messages),
         most_output: None,
         conversation: "job".into(),
     }

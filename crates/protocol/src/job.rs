@@ -29,6 +29,26 @@ pub struct JobSpec {
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "Budget::is_unlimited")]
     pub budget: Budget,
+    #[serde(default, skip_serializing_if = "PlanMode::is_straight")]
+    pub plan: PlanMode,
+}
+
+/// Whether the user wants to see a task's plan before anything is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PlanMode {
+    /// The model plans and goes straight on.
+    #[default]
+    Straight,
+    /// The job pauses when the plan is written. Resuming approves it; a message changes it.
+    Review,
+}
+
+impl PlanMode {
+    fn is_straight(&self) -> bool {
+        *self == Self::Straight
+    }
 }
 
 /// What the job is to do.

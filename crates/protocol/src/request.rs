@@ -4,7 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Budget, InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Work};
+use crate::job::{
+    Budget, InitialFile, IsolationLevel, JobSpec, Limits, OnError, PlanMode, Priority, Work,
+};
 use crate::model_offer::ModelOffer;
 use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
@@ -55,6 +57,9 @@ pub struct JobRequest {
     /// Reserved: a desktop in the sandbox. Refused until this build can give one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desktop: Option<bool>,
+    /// Whether a task's plan is shown for approval before anything is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanMode>,
     /// What a task may spend at the most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -206,6 +211,9 @@ impl JobRequest {
             (None, None, Some(_)) if self.budget.is_some() => {
                 return Err(invalid("budget", "is for a `task`; use `limits` for steps"));
             }
+            (None, None, Some(_)) if self.plan.is_some() => {
+                return Err(invalid("plan", "is for a `task`; steps are a plan"));
+            }
             (None, None, Some(steps)) => {
                 check_steps(&steps)?;
                 (Work::Steps(steps), None, Budget::default())
@@ -247,6 +255,7 @@ impl JobRequest {
             files: self.files,
             model,
             budget,
+            plan: self.plan.unwrap_or_default(),
         })
     }
 

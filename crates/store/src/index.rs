@@ -158,6 +158,7 @@ mod tests {
             files: Vec::new(),
             model: Some("local/x".into()),
             budget: Budget::default(),
+            plan: Default::default(),
         }
     }
 

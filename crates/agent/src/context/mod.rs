@@ -20,6 +20,8 @@ pub struct Context {
     /// The first is the task, which is never left out.
     units: Vec<Unit>,
     tokens: u64,
+    /// The same as messages. Kept, so that a turn adds to it and does not build it anew.
+    messages: Arc<Vec<Message>>,
 }
 
 /// What is kept or left out as one: so no call is ever without its result.
@@ -111,7 +113,7 @@ impl Context {
     pub fn add_note(&mut self, seq: u64, text: &str) {
         let tokens = count(text) + TOKENS_OF_FRAME;
         self.tokens += tokens;
-        self.units.push(Unit::Note(Note { seq, text: text.into(), tokens }));
+        self.push(Unit::Note(Note { seq, text: text.into(), tokens }));
     }
 
     /// Adds an answer. The results of its calls must follow, one for each, before anything else.
@@ -119,12 +121,17 @@ impl Context {
         let answer_tokens = blocks.iter().map(tokens_of_block).sum::<u64>() + TOKENS_OF_FRAME;
         self.tokens += answer_tokens;
         let turn = Turn { seq, blocks: blocks.into(), answer_tokens, results: Vec::new() };
-        self.units.push(Unit::Turn(turn));
+        self.push(Unit::Turn(turn));
     }
 
     pub fn add_result(&mut self, entry: Entry) {
         if let Some(Unit::Turn(turn)) = self.units.last_mut() {
             self.tokens += entry.tokens;
+            let messages = Arc::make_mut(&mut self.messages);
+            match messages.last_mut() {
+                Some(Message::ToolResults(results)) => results.push(entry.to_result()),
+                _ => messages.push(Message::ToolResults(vec![entry.to_result()])),
+            }
             turn.results.push(entry);
         }
     }
@@ -140,21 +147,13 @@ impl Context {
     }
 
     /// The conversation as a request carries it.
-    pub fn messages(&self) -> Vec<Message> {
-        let mut messages = Vec::with_capacity(2 * self.units.len());
-        for unit in &self.units {
-            match unit {
-                Unit::Note(note) => messages.push(Message::User(note.text.clone())),
-                Unit::Turn(turn) => {
-                    messages.push(Message::Assistant(turn.blocks.clone()));
-                    if !turn.results.is_empty() {
-                        let results = turn.results.iter().map(Entry::to_result).collect();
-                        messages.push(Message::ToolResults(results));
-                    }
-                }
-            }
-        }
-        messages
+    pub fn messages(&self) -> Arc<Vec<Message>> {
+        self.messages.clone()
+    }
+
+    fn push(&mut self, unit: Unit) {
+        unit.write(Arc::make_mut(&mut self.messages));
+        self.units.push(unit);
     }
 
     /// The conversation as a document for people and for later: each entry by its number.
@@ -204,6 +203,9 @@ impl Context {
             self.units.splice(1.min(end)..end, [note]);
         }
         self.tokens = self.units.iter().map(Unit::tokens).sum();
+        let mut messages = Vec::with_capacity(2 * self.units.len());
+        self.units.iter().for_each(|unit| unit.write(&mut messages));
+        self.messages = Arc::new(messages);
     }
 
     fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
@@ -231,6 +233,19 @@ impl Unit {
             Self::Note(note) => note.tokens,
             Self::Turn(turn) => {
                 turn.answer_tokens + turn.results.iter().map(|entry| entry.tokens).sum::<u64>()
+            }
+        }
+    }
+
+    fn write(&self, messages: &mut Vec<Message>) {
+        match self {
+            Self::Note(note) => messages.push(Message::User(note.text.clone())),
+            Self::Turn(turn) => {
+                messages.push(Message::Assistant(turn.blocks.clone()));
+                if !turn.results.is_empty() {
+                    let results = turn.results.iter().map(Entry::to_result).collect();
+                    messages.push(Message::ToolResults(results));
+                }
             }
         }
     }

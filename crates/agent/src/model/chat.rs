@@ -54,7 +54,7 @@ impl Model for ChatModel {
 
 fn body(request: &Request, facts: &ModelFacts) -> Value {
     let mut messages = vec![json!({ "role": "system", "content": &*request.system })];
-    for message in &request.messages {
+    for message in request.messages.iter() {
         match message {
             Message::User(text) => messages.push(json!({ "role": "user", "content": &**text })),
             Message::Assistant(blocks) => messages.push(assistant(blocks)),

@@ -54,7 +54,7 @@ fn thinking_budget(effort: Effort) -> u64 {
 
 fn body(request: &Request, facts: &ModelFacts) -> Value {
     let mut messages: Vec<Value> = Vec::new();
-    for message in &request.messages {
+    for message in request.messages.iter() {
         let (role, content) = match message {
             Message::User(text) => ("user", vec![json!({ "type": "text", "text": &**text })]),
             Message::Assistant(blocks) => {

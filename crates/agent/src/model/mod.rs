@@ -39,7 +39,8 @@ pub trait Model: Send + Sync {
 pub struct Request {
     pub system: Arc<str>,
     pub tools: Arc<[ToolDefinition]>,
-    pub messages: Vec<Message>,
+    /// Shared with the conversation, so that a turn costs the same however long that is.
+    pub messages: Arc<Vec<Message>>,
     /// The most tokens that the answer may have; the model's own limit if it is not said.
     pub most_output: Option<u64>,
     /// Requests of one conversation share it, and with it the provider's cache.

@@ -55,7 +55,7 @@ impl Model for ResponsesModel {
 
 fn body(request: &Request, facts: &ModelFacts) -> Value {
     let mut input = Vec::new();
-    for message in &request.messages {
+    for message in request.messages.iter() {
         match message {
             Message::User(text) => input.push(json!({
                 "role": "user", "content": [{ "type": "input_text", "text": &**text }],

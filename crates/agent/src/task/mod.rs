@@ -15,9 +15,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bellglass_protocol::event::{Event, EventBody, JobError};
-use bellglass_protocol::job::Budget;
+use bellglass_protocol::job::{Budget, PlanMode};
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, TaskOutcome};
 use bellglass_protocol::step::StepOutcome;
+use bellglass_protocol::tool::ToolCall;
 use jiff::Timestamp;
 
 use self::budget::Spent;
@@ -64,9 +65,21 @@ struct State {
     paused: bool,
     /// The question that the user has not answered.
     question: Option<String>,
-    /// The pause was for a question that is answered now.
+    /// The pause was for a question or a plan, and the user has said something to it.
     answered: bool,
+    review: Review,
     end: Option<Result<(), JobError>>,
+}
+
+/// Where the user's approval of the plan stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Review {
+    #[default]
+    NotWanted,
+    /// There is no plan yet that the user could approve.
+    Wanted,
+    /// The user looks at it.
+    Shown,
 }
 
 #[derive(Default)]
@@ -149,7 +162,7 @@ impl TaskMind {
         let request = draft.to_summarise.as_deref().map(|text| Request {
             system: prompt::SUMMARISE.into(),
             tools: [].into(),
-            messages: vec![crate::model::Message::User(text.into())],
+            messages: Arc::new(vec![crate::model::Message::User(text.into())]),
             most_output: Some(room.summary.max(256)),
             conversation: self.state.conversation.clone(),
         });
@@ -167,6 +180,13 @@ impl TaskMind {
         let look =
             |lookup| Effect::Look { call_id: call.id.clone(), tool: call.name.clone(), lookup };
         match &call.understood {
+            Understood::Sandbox(tool_call)
+                if self.state.review == Review::Wanted && !only_looks(tool_call) =>
+            {
+                let words = "the user has not approved a plan yet: call `plan` and wait. Until \
+                             then only read_file, list_files and search_files work";
+                Effect::Record(vec![answer(words.into(), true)])
+            }
             Understood::Sandbox(tool_call) => {
                 if call.step.is_none()
                     && let Some(error) = self.spent.exhausts(&self.budget, now)
@@ -177,10 +197,16 @@ impl TaskMind {
                 Effect::Perform { n, call: tool_call.clone() }
             }
             Understood::Mistake(message) => Effect::Record(vec![answer(message.clone(), true)]),
-            Understood::Own(OwnCall::Plan(plan)) => Effect::Record(vec![
-                EventBody::PlanUpdated { steps: plan.steps.clone() },
-                answer("The plan is written down and shown to the user.".into(), false),
-            ]),
+            Understood::Own(OwnCall::Plan(plan)) => {
+                let mut events = vec![
+                    EventBody::PlanUpdated { steps: plan.steps.clone() },
+                    answer("The plan is written down and shown to the user.".into(), false),
+                ];
+                if self.state.review == Review::Wanted {
+                    events.push(EventBody::Paused { by: "plan".into() });
+                }
+                Effect::Record(events)
+            }
             Understood::Own(OwnCall::Recall(recall)) => look(Lookup::Recall(recall.clone())),
             Understood::Own(OwnCall::ReadHistory(read)) => look(Lookup::History(read.clone())),
             Understood::Own(OwnCall::ReadOutput(read)) => look(Lookup::Output(read.clone())),
@@ -221,6 +247,9 @@ impl Mind for TaskMind {
         match &event.body {
             EventBody::Scheduled { spec } => {
                 self.state.conversation = event.job.to_string().into();
+                if spec.plan == PlanMode::Review {
+                    self.state.review = Review::Wanted;
+                }
                 self.state.context.add_note(seq, &prompt::first_message(spec));
             }
             EventBody::SandboxReady { .. } => {
@@ -253,11 +282,15 @@ impl Mind for TaskMind {
             }
             EventBody::QuestionAsked { call_id, .. } => self.state.question = Some(call_id.clone()),
             EventBody::MessageReceived { text, .. } => self.state.take_message(seq, text),
-            EventBody::Paused { .. } => {
+            EventBody::Paused { by } => {
+                if by == "plan" && self.state.review == Review::Wanted {
+                    self.state.review = Review::Shown;
+                }
                 self.state.paused = true;
                 self.spent.pause(event.at);
             }
             EventBody::Resumed { .. } => {
+                self.state.take_review(seq);
                 self.state.paused = false;
                 self.state.answered = false;
                 self.spent.resume(event.at);
@@ -348,11 +381,16 @@ impl State {
     /// The task from its beginning: what was done in the lost sandbox is void.
     fn begin_again(&mut self) {
         let (paused, conversation) = (self.paused, self.conversation.clone());
+        // What was approved stays so; what was only shown is shown again.
+        let review = match self.review {
+            Review::NotWanted => Review::NotWanted,
+            Review::Wanted | Review::Shown => Review::Wanted,
+        };
         let mut context = Context::default();
         if let Some(crate::model::Message::User(task)) = self.context.messages().first() {
             context.add_note(1, task);
         }
-        *self = Self { paused, conversation, context, ..Self::default() };
+        *self = Self { paused, conversation, context, review, ..Self::default() };
     }
 
     fn take_step(&mut self, seq: u64, n: u32, outcome: &StepOutcome) {
@@ -385,7 +423,26 @@ impl State {
         self.after_result();
     }
 
+    /// The user lets the job go on while the plan is shown: without a word that is an approval.
+    fn take_review(&mut self, seq: u64) {
+        if self.review != Review::Shown {
+            return;
+        }
+        if self.answered {
+            self.review = Review::Wanted;
+            return;
+        }
+        self.review = Review::NotWanted;
+        let words = "I approve the plan. Go on.";
+        if self.pending.is_empty() {
+            self.add_message(seq, words);
+        } else {
+            self.waiting.push((seq, words.to_owned()));
+        }
+    }
+
     fn take_message(&mut self, seq: u64, text: &str) {
+        self.answered |= self.review == Review::Shown;
         match self.question.take() {
             Some(call_id) => {
                 self.answered = true;
@@ -430,6 +487,11 @@ impl PendingCall {
         let (id, name, arguments) = (id.clone(), name.clone(), arguments.clone());
         Some(Self { id, name, arguments, understood, step: None })
     }
+}
+
+/// Whether a call changes nothing.
+fn only_looks(call: &ToolCall) -> bool {
+    matches!(call, ToolCall::ReadFile(_) | ToolCall::ListFiles(_) | ToolCall::SearchFiles(_))
 }
 
 fn short_call(call: &PendingCall) -> String {

@@ -1,6 +1,6 @@
 //! What a model is told before it begins: how to work, and the task with its circumstances.
 
-use bellglass_protocol::job::{JobSpec, Work};
+use bellglass_protocol::job::{JobSpec, PlanMode, Work};
 
 /// The same for every task and every turn, so that providers can keep it in their caches.
 pub(super) const SYSTEM: &str = "\
@@ -50,6 +50,13 @@ pub(super) fn first_message(spec: &JobSpec) -> String {
         "Limits: {} of memory, {} of disk, {} CPUs; one command at most {} unless it sets a timeout.",
         limits.memory, limits.disk, limits.cpus, limits.step_time
     ));
+    if spec.plan == PlanMode::Review {
+        facts.push(
+            "The user wants to approve your plan before anything is done: look around with \
+             read_file, list_files and search_files, then call `plan` alone and wait."
+                .into(),
+        );
+    }
     if let Some(steps) = spec.budget.steps {
         facts.push(format!("Budget: at most {steps} tool calls in the sandbox."));
     }

@@ -2,7 +2,7 @@
 
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{
-    DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
+    DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, PlanMode, Priority, Work,
 };
 use bellglass_protocol::model::Usage;
 use bellglass_protocol::network::NetworkPolicy;
@@ -97,6 +97,7 @@ fn spec() -> JobSpec {
         files: Vec::new(),
         model: Some("local/x".into()),
         budget: Budget::default(),
+        plan: Default::default(),
     }
 }
 
@@ -234,6 +235,34 @@ fn a_question_waits_for_the_answer_and_resuming_goes_on_without_one() {
         let Some(Message::ToolResults(results)) = request.messages.last() else { panic!() };
         assert!(results[0].text.contains(words), "{}", results[0].text);
     }
+}
+
+#[test]
+fn a_plan_is_reviewed_until_it_is_approved() {
+    let reviewed = JobSpec { plan: PlanMode::Review, ..spec() };
+    let mind = TaskMind::new(1_000_000, Budget::default());
+    let mut job = Job { mind, log: Vec::new(), last_seq: 0, id: JobId::generate() };
+    job.hear(EventBody::Scheduled { spec: Box::new(reviewed) });
+    let plan = ("plan", json!({ "steps": [{ "title": "x", "status": "pending" }] }));
+    // Nothing is done before, but to look.
+    job.answer(&[shell("rm -rf ."), ("list_files", json!({}))]);
+    assert_eq!([job.go(""), job.go(""), job.go("")], ["tool.answered", "step", "ask"]);
+    job.answer(&[plan.clone()]);
+    assert_eq!([job.go(""), job.go("")], ["plan.updated", "wait"]);
+    // A wish is no approval: there is another plan.
+    let text = "Add tests.".into();
+    job.hear(EventBody::MessageReceived { by: "user".into(), text });
+    assert_eq!([job.go(""), job.go("")], ["resumed", "ask"]);
+    job.assert_resumes();
+    job.answer(&[plan]);
+    assert_eq!([job.go(""), job.go("")], ["plan.updated", "wait"]);
+    job.hear(EventBody::Resumed { by: "user".into() });
+    let Effect::Ask(request) = job.next() else { panic!() };
+    let Some(Message::User(words)) = request.messages.last() else { panic!() };
+    assert!(words.contains("I approve"), "{words}");
+    job.answer(&[shell("make")]);
+    assert_eq!(job.go("ok"), "step");
+    job.assert_resumes();
 }
 
 #[test]

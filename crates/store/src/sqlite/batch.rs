@@ -158,6 +158,7 @@ mod tests {
             files: Vec::new(),
             model: None,
             budget: Budget::default(),
+            plan: Default::default(),
         };
         let (row, scheduled) = IndexRow::accept(spec, now());
         Operation::Schedule(Pending::new(Box::new(NewJob { row, line: scheduled.line })).0)

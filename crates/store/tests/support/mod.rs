@@ -28,6 +28,7 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         files: Vec::new(),
         model: None,
         budget: Budget::default(),
+        plan: Default::default(),
     }
 }
 
