@@ -247,7 +247,7 @@ fn a_plan_is_reviewed_until_it_is_approved() {
     // Nothing is done before, but to look.
     job.answer(&[shell("rm -rf ."), ("list_files", json!({}))]);
     assert_eq!([job.go(""), job.go(""), job.go("")], ["tool.answered", "step", "ask"]);
-    job.answer(&[plan.clone()]);
+    job.answer(std::slice::from_ref(&plan));
     assert_eq!([job.go(""), job.go("")], ["plan.updated", "wait"]);
     // A wish is no approval: there is another plan.
     let text = "Add tests.".into();
