@@ -119,3 +119,25 @@ async fn what_cannot_be_said_is_refused() {
     let (status, problem) = post(&server, &job, "pause", "").await;
     assert_eq!((status, text(&problem, "code")), (409, "job_ended"));
 }
+
+#[tokio::test]
+async fn a_plan_waits_for_approval_where_the_user_wants_that() {
+    let plan = json!({ "steps": [{ "title": "make it", "status": "pending" }] });
+    let make = json!({ "command": "echo made > it.txt" });
+    let script = [
+        Reply::Say(Said::call("shell", make.clone())),
+        Reply::Say(Said::call("plan", plan)),
+        Reply::Say(Said::call("shell", make)),
+        Reply::Say(Said::finish("Made.")),
+    ];
+    let model = Scripted::start(script).await;
+    let server = server_with(&model);
+    let job = server.submit(&json!({ "task": "Make it.", "plan": "review" })).await;
+    server.wait_for(&job, "paused").await;
+    let view = server.job(&job).await;
+    assert_eq!((&view["plan"][0]["title"], &view["steps"]), (&json!("make it"), &json!([])));
+    assert_eq!(post(&server, &job, "resume", "").await.0, 200);
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "completed", "{:#}", ended["error"]);
+    assert_eq!(ended["steps"].as_array().unwrap().len(), 1);
+}
