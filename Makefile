@@ -4,7 +4,7 @@ CARGO ?= cargo
 binary := target/release/bellglass
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build image lint bench clean
+.PHONY: help demo test build image lint bench fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,18 +15,21 @@ demo: ## Build everything, run two example jobs, keep serving (ONCE=1: exit afte
 	$(binary) image build
 	@scripts/demo.sh
 
-# Everything here uses one profile, so that what one command compiled serves the next. The image
-# is built before the tests because they start real sandboxes; the benchmarks are tried for a few
-# seconds so that they cannot rot unseen; nextest comes last and sums up.
+# Everything is compiled once, with the tests: another choice of packages would have other features.
+# The image is built before the tests because they start real sandboxes; benchmarks and fuzz targets
+# are tried for a few seconds so that they cannot rot unseen; nextest comes last and sums up.
 test: ## Format, lints, licences and all tests
 	@scripts/setup.sh test
 	$(MAKE) --no-print-directory lint
-	$(CARGO) run --quiet --locked --package bellglass -- image build
+	$(CARGO) nextest run --workspace --locked --no-run --cargo-quiet
+	target/debug/bellglass image build
 	bench/run.sh --smoke
+	FUZZ_SECONDS=2 scripts/fuzz.sh
 	$(CARGO) nextest run --workspace --locked
 
 lint: ## Format, lints and licences only
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	$(CARGO) deny --log-level error check licenses bans sources
 
@@ -41,6 +44,10 @@ bench: build image ## Measure, each figure beside its peers
 	@scripts/setup.sh bench
 	bench/run.sh
 
+fuzz: ## Fuzz what reads hostile bytes (FUZZ_SECONDS=120 for each)
+	@scripts/setup.sh test
+	scripts/fuzz.sh
+
 clean: ## Remove what was built here; images and jobs stay
 	$(CARGO) clean
-	rm -rf demo-output
+	rm -rf demo-output fuzz/target fuzz/corpus

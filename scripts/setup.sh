@@ -6,6 +6,7 @@ set -euo pipefail
 purpose=${1:-build}
 nextest_version=0.9.143
 deny_version=0.20.2
+fuzz_version=0.13.2
 
 fail() {
     printf 'setup: %s\n' "$1" >&2
@@ -68,6 +69,60 @@ if [ ${#missing[@]} -gt 0 ]; then
     rm -f "$log"
 fi
 
+# gVisor is the sandbox's next level up. Debian 12 itself has a version that is too old, so it comes
+# from backports there; that source is added only if no other gives it. Without gVisor everything
+# works but jobs that ask for it, so a failure is told and is not the end.
+usable_runsc='0.0~20230600'
+install_runsc() {
+    if has runsc && [[ $(runsc flags 2>&1) == *systrap* ]]; then return; fi
+    local why='jobs with "isolation": "gvisor" will be refused on this host'
+    has apt-get || {
+        printf 'setup: runsc (gVisor) is missing and there is no apt; %s\n' "$why" >&2
+        return
+    }
+    printf 'setup: installing runsc\n'
+    local log version
+    log=$(mktemp)
+    version=$(offered_runsc)
+    if [ -z "$version" ]; then
+        add_backports >>"$log" 2>&1 || true
+        version=$(offered_runsc)
+    fi
+    if [ -z "$version" ]; then
+        printf 'setup: no package source of this host offers a runsc (gVisor) that is new enough; %s\n' "$why" >&2
+    elif ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
+        --no-install-recommends "runsc=$version" >>"$log" 2>&1; then
+        tail -n 15 "$log" >&2
+        printf 'setup: apt could not install runsc (gVisor) %s; %s\n' "$version" "$why" >&2
+    fi
+    rm -f "$log"
+}
+
+# The newest version that apt knows, if it is new enough.
+offered_runsc() {
+    local version
+    version=$(apt-cache madison runsc 2>/dev/null | awk '{ print $3; exit }')
+    if [ -n "$version" ] && dpkg --compare-versions "$version" ge "$usable_runsc"; then
+        printf '%s' "$version"
+    fi
+}
+
+# Backports lie beside the distribution on the same mirror, signed by the same key.
+add_backports() {
+    local codename mirror
+    codename=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
+    mirror=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI)' \
+        'Created-By: Packages' |
+        awk -v codename="$codename" '$1 == codename && $2 == "main" { print $3; exit }')
+    [ -n "$mirror" ] || return
+    printf 'Types: deb\nURIs: %s\nSuites: %s-backports\nComponents: main\nSigned-By: %s\n' \
+        "$mirror" "$codename" /usr/share/keyrings/debian-archive-keyring.gpg |
+        as_root tee /etc/apt/sources.list.d/bellglass-backports.sources >/dev/null
+    as_root apt-get update --quiet || true
+}
+
+[ "$purpose" != test ] || install_runsc
+
 # A plain user builds and runs images with ids of its own, which new users have by default.
 if [ "$(id -u)" != 0 ]; then
     user=$(id -un)
@@ -96,4 +151,5 @@ if [ "$purpose" = test ]; then
     }
     install_tool cargo-nextest "$nextest_version"
     install_tool cargo-deny "$deny_version"
+    install_tool cargo-fuzz "$fuzz_version"
 fi

@@ -83,6 +83,7 @@ fn finished(turn: u64) -> EventBody {
         output_bytes: output.len() as u64,
         output,
         dropped_bytes: 0,
+        unkept_bytes: 0,
         full_output: None,
         error: None,
         duration_ms: 5,

@@ -94,6 +94,7 @@ mod tests {
             output: String::new(),
             output_bytes: 0,
             dropped_bytes: 0,
+            unkept_bytes: 0,
             full_output: None,
             error: None,
             duration_ms: 0,

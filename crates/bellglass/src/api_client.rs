@@ -92,6 +92,11 @@ impl ApiClient {
         self.json(self.request(Method::POST, &format!("/jobs/{job}/cancel"))).await
     }
 
+    pub(crate) async fn change_network(&self, job: JobId, policy: &Value) -> ApiResult<Value> {
+        let request = self.request(Method::PUT, &format!("/jobs/{job}/network"));
+        self.json(request.json(&serde_json::json!({ "network": policy }))).await
+    }
+
     pub(crate) async fn jobs(&self, query: &[(&str, String)]) -> ApiResult<Value> {
         self.json(self.request(Method::GET, "/jobs").query(query)).await
     }

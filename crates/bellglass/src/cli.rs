@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Logs(Logs),
     /// Cancel a job, queued or running
     Cancel(OneJob),
+    /// Change what a job may reach while it waits or runs
+    Network(Network),
     /// Download a job's workspace as a ZIP
     Download(Download),
     /// List jobs, newest first
@@ -53,7 +55,7 @@ pub(crate) enum Command {
     /// Check the hash chain of a job's log
     Verify(Verify),
     /// Say what this host can and cannot give, and how to fix it
-    Doctor(ImageFolder),
+    Doctor(Doctor),
     /// Show the version
     Version,
 }
@@ -85,6 +87,15 @@ pub(crate) struct ImageFolder {
     /// Folder for images, shared by all data folders [default: images in the user's data folder]
     #[arg(long = "images", value_name = "DIR", env = "BELLGLASS_IMAGES")]
     pub(crate) folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Start a throwaway sandbox and show what is enforced in it; fails if a claim does not hold
+    #[arg(long)]
+    pub(crate) sandbox: bool,
+    #[command(flatten)]
+    pub(crate) images: ImageFolder,
 }
 
 /// Which server to speak to.
@@ -131,6 +142,17 @@ pub(crate) struct Submit {
 pub(crate) struct OneJob {
     /// The job's id
     pub(crate) job: JobId,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Network {
+    /// The job's id
+    pub(crate) job: JobId,
+    /// `none`, `registries`, `open`, or hosts such as `*.example.com:443`
+    #[arg(value_name = "POLICY-or-HOST", required = true)]
+    pub(crate) policy: Vec<String>,
     #[command(flatten)]
     pub(crate) server: Server,
 }

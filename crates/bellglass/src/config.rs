@@ -2,8 +2,11 @@
 //!
 //! Every key is documented in `docs/configuration.md`; a test keeps that page current.
 
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -18,8 +21,10 @@ use bellglass_server::{Secret, ServerSettings};
 use serde::Deserialize;
 
 use crate::cli;
-use crate::host_network::HostNetwork;
+use crate::host_network::{HostNetwork, NetworkConfig};
+use crate::installation::SandboxSettings;
 use crate::model_config::{self, ModelEnvironment, ModelSection};
+use crate::secret_config::SecretSection;
 
 /// What `bellglass.toml` may say.
 #[derive(Debug, Default, Deserialize)]
@@ -34,6 +39,8 @@ pub(crate) struct ConfigFile {
     /// What a task may spend when it does not say.
     pub(crate) budget: Budget,
     pub(crate) network: NetworkSection,
+    pub(crate) sandbox: SandboxSection,
+    pub(crate) secrets: BTreeMap<String, SecretSection>,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
     /// What a job may ask for at the most.
@@ -68,11 +75,13 @@ impl Default for ServerSection {
 pub(crate) struct WorkerSection {
     pub(crate) slots: Option<usize>,
     pub(crate) lease: Seconds,
+    /// How often sandboxes that no job needs are looked for.
+    pub(crate) sweep: Seconds,
 }
 
 impl Default for WorkerSection {
     fn default() -> Self {
-        Self { slots: None, lease: Seconds::whole(10) }
+        Self { slots: None, lease: Seconds::whole(10), sweep: Seconds::whole(15) }
     }
 }
 
@@ -98,6 +107,21 @@ pub(crate) struct NetworkSection {
     pub(crate) private_exceptions: Vec<IpAddr>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SandboxSection {
+    /// The least isolation of jobs that demand none.
+    pub(crate) isolation: IsolationLevel,
+    /// gVisor's executable: a path, or a name that is looked for in PATH.
+    pub(crate) runsc: PathBuf,
+}
+
+impl Default for SandboxSection {
+    fn default() -> Self {
+        Self { isolation: IsolationLevel::default(), runsc: "runsc".into() }
+    }
+}
+
 /// Limits of which some are named.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -110,6 +134,7 @@ pub(crate) struct PartialLimits {
     time: Option<Seconds>,
     step_time: Option<Seconds>,
     output: Option<ByteSize>,
+    total_output: Option<ByteSize>,
 }
 
 impl PartialLimits {
@@ -127,6 +152,7 @@ impl PartialLimits {
             time: self.time.unwrap_or(longer(day, defaults.time)),
             step_time: self.step_time.unwrap_or(longer(day, defaults.step_time)),
             output: self.output.unwrap_or(ByteSize::gib(1).max(defaults.output)),
+            total_output: self.total_output.unwrap_or(ByteSize::gib(16).max(defaults.total_output)),
         }
     }
 }
@@ -134,6 +160,8 @@ impl PartialLimits {
 /// Everything decided, wherever it came from.
 #[derive(Debug)]
 pub(crate) struct Config {
+    /// The file that was named, if one was.
+    pub(crate) named: Option<PathBuf>,
     pub(crate) file: ConfigFile,
     environment: Environment,
 }
@@ -147,7 +175,11 @@ pub(crate) struct Environment {
     token: Option<String>,
     /// The proxy through which this host reaches the world.
     upstream_proxy: Option<String>,
+    /// The file with the authorities that this host trusts, where it says so.
+    certificates: Option<PathBuf>,
     pub(crate) cluster: Option<String>,
+    /// Where programs are looked for.
+    programs: Vec<PathBuf>,
 }
 
 impl Environment {
@@ -165,11 +197,27 @@ impl Environment {
             upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
                 .into_iter()
                 .find_map(|name| std::env::var(name).ok().filter(|proxy| !proxy.is_empty())),
+            certificates: variable("SSL_CERT_FILE").map(PathBuf::from),
             cluster: variable("KUBECONFIG")
                 .map(|_| "KUBECONFIG".to_owned())
                 .or_else(|| kubeconfig.map(|file| file.display().to_string()))
                 .or_else(|| variable("KUBERNETES_SERVICE_HOST").map(|_| "this pod".to_owned())),
+            programs: variable("PATH")
+                .map(|path| std::env::split_paths(&path).collect())
+                .unwrap_or_default(),
         }
+    }
+
+    /// The path of a program that is given by its name. One that is not found stays as it is.
+    fn program(&self, name: &Path) -> PathBuf {
+        if name.components().count() > 1 {
+            return std::path::absolute(name).unwrap_or_else(|_| name.to_path_buf());
+        }
+        let usual =
+            ["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin"].map(PathBuf::from);
+        let folders = self.programs.iter().chain(&usual);
+        let mut places = folders.map(|folder| folder.join(name));
+        places.find(|place| place.is_file()).unwrap_or_else(|| name.to_path_buf())
     }
 }
 
@@ -183,12 +231,12 @@ impl Config {
                 let text = text.with_context(|| format!("cannot read {}", path.display()))?;
                 parse(&text, path)?
             }
-            None => match expected_files(&environment).into_iter().find_map(read_if_there) {
+            None => match first_of(expected_files(&environment))? {
                 Some((path, text)) => parse(&text, &path)?,
                 None => ConfigFile::default(),
             },
         };
-        Ok(Self { file, environment })
+        Ok(Self { named: named.map(Into::into), file, environment })
     }
 
     pub(crate) fn cluster(&self) -> Option<&str> {
@@ -216,15 +264,32 @@ impl Config {
 
     /// What sandboxes may reach of the network, as far as the operator decides it.
     pub(crate) fn network(&self) -> anyhow::Result<HostNetwork> {
+        Ok(HostNetwork::new(self.network_config()?))
+    }
+
+    pub(crate) fn network_config(&self) -> anyhow::Result<NetworkConfig> {
         let section = &self.file.network;
         let rules: Result<Vec<HostRule>, String> =
             section.registries.iter().map(|rule| HostRule::parse(rule)).collect();
         let upstream = self.environment.upstream_proxy.as_deref().map(parse_proxy).transpose()?;
-        Ok(HostNetwork::new(
-            rules.map_err(anyhow::Error::msg).context("`registries` under [network] is wrong")?,
-            section.private_exceptions.clone(),
+        let read = |(name, secret): (&String, &SecretSection)| {
+            let context = || format!("the secret `{name}` under [secrets] is wrong");
+            Ok((name.clone(), Arc::new(secret.read(name).with_context(context)?)))
+        };
+        Ok(NetworkConfig {
+            registries: rules
+                .map_err(anyhow::Error::msg)
+                .context("`registries` under [network] is wrong")?,
+            private_exceptions: section.private_exceptions.clone(),
             upstream,
-        ))
+            certificates: self.environment.certificates.clone(),
+            secrets: self.file.secrets.iter().map(read).collect::<anyhow::Result<_>>()?,
+        })
+    }
+
+    pub(crate) fn sandboxes(&self) -> SandboxSettings {
+        let SandboxSection { isolation, runsc } = &self.file.sandbox;
+        SandboxSettings { isolation: *isolation, runsc: self.environment.program(runsc) }
     }
 
     fn data_home(&self) -> anyhow::Result<&Path> {
@@ -279,17 +344,24 @@ impl Config {
         self.file.worker.lease.duration().max(Duration::from_secs(1))
     }
 
+    pub(crate) fn sweep_every(&self) -> Duration {
+        self.file.worker.sweep.duration().max(Duration::from_millis(100))
+    }
+
     /// What jobs are offered here.
-    pub(crate) fn offer(&self, isolation: IsolationLevel, models: ModelOffer) -> Offer {
+    pub(crate) fn offer(&self, models: ModelOffer) -> anyhow::Result<Offer> {
         let defaults = self.file.limits;
-        Offer {
+        let offer = Offer {
             defaults,
             maxima: self.file.max_limits.complete(&defaults),
             default_image: self.file.image.default.clone(),
-            isolation,
+            isolation: self.file.sandbox.isolation,
+            secrets: self.file.secrets.keys().cloned().collect(),
             models,
             budget: self.file.budget.or(default_budget()),
-        }
+        };
+        offer.check().context("[limits] or [max_limits] in bellglass.toml is wrong")?;
+        Ok(offer)
     }
 }
 
@@ -324,9 +396,20 @@ fn expected_files(environment: &Environment) -> Vec<PathBuf> {
     files
 }
 
-fn read_if_there(path: PathBuf) -> Option<(PathBuf, String)> {
-    let text = std::fs::read_to_string(&path).ok()?;
-    Some((path, text))
+/// The first file that is there. One that is there and cannot be read may hold a token, so the
+/// server must not start as if there were none.
+fn first_of(files: Vec<PathBuf>) -> anyhow::Result<Option<(PathBuf, String)>> {
+    for path in files {
+        match std::fs::read_to_string(&path) {
+            Ok(text) => return Ok(Some((path, text))),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Reads the text of a file. An error names the file, the line and the column.
@@ -366,8 +449,31 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_cannot_be_read_is_not_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("none.toml");
+        let broken = folder.path().join("bellglass.toml");
+        std::fs::write(&broken, b"token = \"\xff\"").unwrap();
+        let error = first_of(vec![missing.clone(), broken.clone()]).unwrap_err().to_string();
+        assert!(error.contains("bellglass.toml"), "{error}");
+        assert!(first_of(vec![folder.path().to_owned()]).is_err());
+        assert!(first_of(vec![missing, broken.join("below")]).unwrap().is_none());
+    }
+
+    #[test]
+    fn limits_that_nothing_could_run_with_are_refused() {
+        for wrong in ["[limits]\ncpus = nan", "[limits]\nmemory = 0", "[max_limits]\nprocesses = 0"]
+        {
+            let file = parse(wrong, Path::new("bellglass.toml")).unwrap();
+            let config = Config { named: None, file, environment: Environment::default() };
+            assert!(config.offer(ModelOffer::default()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn the_world_is_served_only_with_a_token() {
         let config = |token: Option<&str>| Config {
+            named: None,
             file: ConfigFile::default(),
             environment: Environment { token: token.map(Into::into), ..Environment::default() },
         };
@@ -382,8 +488,8 @@ mod tests {
     #[test]
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
-        let all = "data images listen token allowed_hosts body_limit upload_limit slots lease \
-                   default base_url fallback wire idle_time context_tokens reasoning prices steps tokens usd registries private_exceptions memory disk processes cpus open_files time step_time output";
+        let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
+                   default base_url fallback wire idle_time context_tokens reasoning prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc memory disk processes cpus open_files time step_time output total_output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -396,6 +502,8 @@ mod tests {
             "[model]\n",
             "[network]\n",
             "[budget]\n",
+            "[sandbox]\n",
+            "[secrets.x]\nhosts = []\n",
             "[limits]\n",
             "[max_limits]\n",
         ] {
@@ -409,6 +517,8 @@ mod tests {
                     "model",
                     "network",
                     "budget",
+                    "sandbox",
+                    "secrets",
                     "limits",
                     "max_limits",
                 ];

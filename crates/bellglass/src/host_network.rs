@@ -3,58 +3,157 @@
 //! No registry is named in this program. Those that the host's own package tools use are the ones
 //! that sandboxes may reach under the policy `registries`, so mirrors are honoured everywhere.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use async_trait::async_trait;
 use bellglass_protocol::network::HostRule;
-use bellglass_sandbox::egress::{EgressSettings, UpstreamProxy};
+use bellglass_sandbox::egress::{EgressSettings, PackageSources, Secret, UpstreamProxy};
 use bellglass_worker::NetworkSource;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
+
+/// What the configuration says about the network.
+#[derive(Clone, Debug)]
+pub(crate) struct NetworkConfig {
+    pub(crate) registries: Vec<HostRule>,
+    pub(crate) private_exceptions: Vec<IpAddr>,
+    pub(crate) upstream: Option<UpstreamProxy>,
+    /// The file with the authorities that this host trusts, if it is not where it usually is.
+    pub(crate) certificates: Option<PathBuf>,
+    pub(crate) secrets: BTreeMap<String, Arc<Secret>>,
+}
 
 /// Finds out what is not configured when a job first needs it.
 pub(crate) struct HostNetwork {
-    configured: EgressSettings,
+    current: RwLock<Arc<Current>>,
+    changes: watch::Sender<()>,
+}
+
+struct Current {
+    config: NetworkConfig,
     whole: OnceCell<Arc<EgressSettings>>,
 }
 
 impl HostNetwork {
-    pub(crate) fn new(
-        registries: Vec<HostRule>,
-        private_exceptions: Vec<IpAddr>,
-        upstream: Option<UpstreamProxy>,
-    ) -> Self {
-        let configured = EgressSettings { registries, private_exceptions, upstream };
-        Self { configured, whole: OnceCell::new() }
+    pub(crate) fn new(config: NetworkConfig) -> Self {
+        let current = Arc::new(Current { config, whole: OnceCell::new() });
+        Self { current: RwLock::new(current), changes: watch::Sender::new(()) }
+    }
+
+    /// Puts another configuration in force, also for jobs that run. Their secrets stay as they are.
+    pub(crate) fn replace(&self, config: NetworkConfig) {
+        let current = Arc::new(Current { config, whole: OnceCell::new() });
+        *self.current.write().expect("no code panics while it holds this lock") = current;
+        self.changes.send_replace(());
+    }
+
+    fn current(&self) -> Arc<Current> {
+        self.current.read().expect("no code panics while it holds this lock").clone()
     }
 }
 
 #[async_trait]
 impl NetworkSource for HostNetwork {
     async fn settings(&self) -> Arc<EgressSettings> {
+        let current = self.current();
         let find = || async {
-            let mut settings = self.configured.clone();
-            let found = tokio::task::spawn_blocking(find_registries).await.unwrap_or_default();
-            let shown: Vec<String> = found.iter().map(HostRule::to_string).collect();
-            tracing::info!(hosts = shown.join(" "), "found the registries that this host uses");
-            settings.registries.extend(found);
-            Arc::new(settings)
+            let config = current.config.clone();
+            let found = tokio::task::spawn_blocking(move || look_around(config)).await;
+            Arc::new(found.unwrap_or_default())
         };
-        self.whole.get_or_init(find).await.clone()
+        current.whole.get_or_init(find).await.clone()
+    }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    fn secret(&self, name: &str) -> Option<Arc<Secret>> {
+        self.current().config.secrets.get(name).cloned()
     }
 }
 
-/// The hosts of the registries that apt, pip, npm and cargo use here.
-fn find_registries() -> Vec<HostRule> {
-    let mut texts = apt_sources();
-    texts.extend(ask("npm", &["config", "get", "registry"]));
-    texts.extend(ask("python3", &["-m", "pip", "config", "get", "global.index-url"]));
+/// Adds what this host itself knows to what is configured.
+fn look_around(config: NetworkConfig) -> EgressSettings {
+    let packages = package_sources();
+    let found = find_registries(&packages);
+    let shown: Vec<String> = found.iter().map(HostRule::to_string).collect();
+    tracing::info!(hosts = shown.join(" "), "found the registries that this host uses");
+    EgressSettings {
+        registries: config.registries.into_iter().chain(found).collect(),
+        private_exceptions: config.private_exceptions,
+        upstream: config.upstream,
+        certificates: certificates(config.certificates.as_deref()),
+        packages: packages.sources,
+    }
+}
+
+/// The authorities that this host trusts: where it says that they are, or where they usually are.
+fn certificates(named: Option<&Path>) -> String {
+    const USUAL: [&str; 4] = [
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/ca-bundle.pem",
+        "/etc/ssl/cert.pem",
+    ];
+    let files = named.into_iter().chain(USUAL.iter().map(Path::new));
+    let found = files.filter_map(|file| std::fs::read_to_string(file).ok()).next();
+    if found.is_none() {
+        tracing::warn!(
+            "this host has no list of authorities; sandboxes trust those of their image"
+        );
+    }
+    found.unwrap_or_default()
+}
+
+/// What the package tools of this host answered.
+struct Found {
+    sources: PackageSources,
+    /// Where pip looks when nothing is configured.
+    python_defaults: Option<String>,
+}
+
+/// Asks all of them at once, since each takes its time to start.
+fn package_sources() -> Found {
     // Where nothing is configured, pip knows best where it looks.
     const PIP_DEFAULTS: &str = "from pip._internal.models.index import PyPI; \
         print(PyPI.simple_url, 'https://' + PyPI.file_storage_domain)";
-    texts.extend(ask("python3", &["-c", PIP_DEFAULTS]));
+    let address = |text: Option<String>| {
+        text.map(|text| text.trim().to_owned()).filter(|text| text.starts_with("http"))
+    };
+    let index = || {
+        let ask_pip = || ask("python3", &["-m", "pip", "config", "get", "global.index-url"]);
+        std::env::var("PIP_INDEX_URL").ok().or_else(ask_pip)
+    };
+    std::thread::scope(|scope| {
+        let index = scope.spawn(index);
+        let defaults = scope.spawn(|| ask("python3", &["-c", PIP_DEFAULTS]));
+        let npm = scope.spawn(|| ask("npm", &["config", "get", "registry"]));
+        let apt = scope.spawn(|| ask("apt-get", &PackageSources::ASK_APT));
+        let answer =
+            |asked: std::thread::ScopedJoinHandle<'_, Option<String>>| asked.join().ok().flatten();
+        let sources = PackageSources {
+            python_index: address(answer(index)),
+            npm_registry: address(answer(npm)),
+            apt_targets: answer(apt).unwrap_or_default(),
+        };
+        Found { sources, python_defaults: answer(defaults) }
+    })
+}
+
+/// The hosts of the registries that apt, pip, npm and cargo use here.
+fn find_registries(found: &Found) -> Vec<HostRule> {
+    let Found { sources, python_defaults } = found;
+    let mut texts = apt_sources();
+    texts.extend(
+        [&sources.npm_registry, &sources.python_index, python_defaults]
+            .map(Clone::clone)
+            .into_iter()
+            .flatten(),
+    );
     texts.extend(cargo_indexes());
     let mut hosts: Vec<HostRule> = texts
         .iter()

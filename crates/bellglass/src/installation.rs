@@ -9,9 +9,10 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use bellglass_agent::model::catalogue::Catalogue;
 use bellglass_protocol::id::WorkerId;
+use bellglass_protocol::job::IsolationLevel;
 use bellglass_sandbox::image::ImageStore;
-use bellglass_sandbox::{Backend, NamespaceBackend};
-use bellglass_server::Images;
+use bellglass_sandbox::{BackendError, Backends, GvisorBackend, NamespaceBackend};
+use bellglass_server::{Images, Isolation};
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{SqliteStore, Store};
 use bellglass_worker::{ImageSource, LiveSandboxes, Worker, WorkerSettings};
@@ -20,11 +21,11 @@ use bellglass_worker::{ImageSource, LiveSandboxes, Worker, WorkerSettings};
 pub(crate) struct Installation {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artifacts: Arc<Artifacts>,
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) backends: Arc<Backends>,
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
     pub(crate) models: Arc<Catalogue>,
-    network: Arc<HostNetwork>,
+    pub(crate) network: Arc<HostNetwork>,
     data: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
     orphaned_after: Duration,
@@ -44,18 +45,19 @@ impl Installation {
         images: &Path,
         network: HostNetwork,
         models: Catalogue,
+        sandboxes: &SandboxSettings,
     ) -> anyhow::Result<Self> {
         let database = database(data);
         let store = SqliteStore::open(&database).await;
         let store = store.with_context(|| format!("cannot open {}", database.display()))?;
         let artifacts =
             Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
-        let backend = NamespaceBackend::new(data.join("sandboxes"))
+        let backends = backends(data, sandboxes)
             .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;
         Ok(Self {
             store: Arc::new(store),
             artifacts: Arc::new(artifacts),
-            backend: Arc::new(backend),
+            backends: Arc::new(backends),
             images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
             live: LiveSandboxes::default(),
             models: Arc::new(models),
@@ -70,7 +72,7 @@ impl Installation {
         Self { orphaned_after: Duration::from_secs(30), ..self }
     }
 
-    pub(crate) fn worker(&self, slots: usize, lease: Duration) -> Worker {
+    pub(crate) fn worker(&self, slots: usize, lease: Duration, sweep_every: Duration) -> Worker {
         let settings = WorkerSettings {
             // One process at a time holds the data folder, so one name is enough, and a process
             // that starts again knows which jobs were its own.
@@ -79,19 +81,51 @@ impl Installation {
             lease,
             spools: self.data.join("spools"),
             orphaned_after: self.orphaned_after,
+            sweep_every,
             models: self.models.clone(),
         };
         Worker::new(
             settings,
             self.store.clone(),
             self.artifacts.clone(),
-            self.backend.clone(),
+            self.backends.clone(),
             self.images.clone(),
             self.network.clone(),
             self.live.clone(),
         )
     }
 }
+
+/// How sandboxes are made, as far as the operator decides it.
+#[derive(Clone, Debug)]
+pub(crate) struct SandboxSettings {
+    /// The least isolation of every job.
+    pub(crate) isolation: IsolationLevel,
+    /// gVisor's executable, wherever it may be.
+    pub(crate) runsc: PathBuf,
+}
+
+/// What to do where gVisor does not work.
+pub(crate) const GVISOR_REMEDY: &str = "install the Debian package runsc (on Debian 12 from \
+    bookworm-backports), or say where it is with `runsc` under [sandbox]; `bellglass doctor` tries it";
+
+fn backends(data: &Path, settings: &SandboxSettings) -> Result<Backends, BackendError> {
+    let namespace = NamespaceBackend::new(data.join("sandboxes"))?;
+    let gvisor = GvisorBackend::new(data.join("gvisor-sandboxes"), &settings.runsc)?;
+    Ok(Backends::new(Arc::new(namespace), "`bellglass doctor` says what is missing")
+        .with(Arc::new(gvisor), GVISOR_REMEDY)
+        .preferring(settings.isolation))
+}
+
+#[async_trait]
+impl Isolation for Installed {
+    async fn lacks(&self, level: IsolationLevel) -> Option<String> {
+        self.0.choose(level).await.err().map(|lacking| lacking.why)
+    }
+}
+
+/// The backends, as the HTTP side asks about them.
+pub(crate) struct Installed(pub(crate) Arc<Backends>);
 
 /// The images on this machine.
 pub(crate) struct BuiltImages(ImageStore);

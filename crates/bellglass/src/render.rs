@@ -121,6 +121,7 @@ impl EventPrinter {
                     Verdict::RefusedPrivateAddress => (YELLOW, "refused: not public".into()),
                     Verdict::NotResolved => (DIM, "has no address".into()),
                     Verdict::NotConnected => (DIM, "does not answer".into()),
+                    Verdict::CutByPolicy => (YELLOW, "cut by the job's new policy".into()),
                 };
                 self.line(text, colour, &format!("⇄ {place} {what}{times}"));
             }
@@ -181,6 +182,10 @@ impl EventPrinter {
             }
             EventBody::TaskFinished { summary, .. } => {
                 self.output(text, &format!("{}\n", summary.trim_end()));
+            }
+            EventBody::NetworkChanged { network, by } => {
+                let (network, by) = (network.to_string(), safe(by));
+                self.line(text, YELLOW, &format!("● network changed by {by}: {}", safe(&network)));
             }
             EventBody::CancelRequested { by } => {
                 self.line(text, YELLOW, &format!("● cancel requested by {}", safe(by)));
@@ -246,7 +251,7 @@ impl EventPrinter {
 }
 
 /// What comes out of a sandbox must not command the terminal it is shown on.
-fn safe(text: &str) -> String {
+pub(crate) fn safe(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 

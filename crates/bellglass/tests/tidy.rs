@@ -154,3 +154,42 @@ fn links_between_documents_lead_somewhere() {
         }
     }
 }
+
+/// The names of the tests in a file, as they are written in a document.
+fn test_names(file: &str, text: &str) -> Vec<String> {
+    let module = Path::new(file).file_stem().unwrap().to_string_lossy().into_owned();
+    let mut lines = text.lines().filter(|line| !line.starts_with("#[cfg("));
+    let mut names = Vec::new();
+    while let Some(line) = lines.next() {
+        if line != "#[test]" && !line.starts_with("#[tokio::test") {
+            continue;
+        }
+        let function = lines.next().unwrap_or_default().trim_start_matches("async ");
+        let name = function.trim_start_matches("fn ").split('(').next().unwrap_or_default();
+        let is_main = module == "main";
+        names.push(if is_main { name.to_owned() } else { format!("{module}::{name}") });
+    }
+    names
+}
+
+#[test]
+fn every_way_out_that_is_tried_is_documented() {
+    let page = fs::read_to_string(root().join("docs/SECURITY.md")).unwrap();
+    let folders = [
+        "crates/bellglass/tests/escape/",
+        "crates/sandbox/tests/hostile_guest/",
+        "crates/worker/tests/hostile_guest/",
+    ];
+    let mut tried: Vec<String> = texts(&[".rs"])
+        .iter()
+        .filter(|(file, _)| folders.iter().any(|folder| file.starts_with(folder)))
+        .flat_map(|(file, text)| test_names(file, text))
+        .collect();
+    // A row of a table that ends with a name in backquotes.
+    let rows = page.lines().filter_map(|line| line.strip_suffix("` |")?.rsplit_once("| `"));
+    let mut listed: Vec<String> = rows.map(|(_, name)| name.to_owned()).collect();
+    tried.sort();
+    listed.sort();
+    assert!(tried.len() > 80, "the tests were not found");
+    assert_eq!(listed, tried, "docs/SECURITY.md (left) and the tests (right) differ");
+}

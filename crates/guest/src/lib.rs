@@ -4,8 +4,12 @@
 
 pub mod inside;
 mod launch;
+mod warden;
 
 /// Entry of the executable.
 pub fn main() {
-    launch::main();
+    match std::env::args().nth(1).as_deref() {
+        Some(warden::INSIDE) => warden::inside(),
+        _ => launch::main(),
+    }
 }

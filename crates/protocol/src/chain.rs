@@ -27,7 +27,7 @@ impl LinkHash {
         Some(Self(bytes.try_into().ok()?))
     }
 
-    fn hex(&self) -> String {
+    pub fn hex(&self) -> String {
         hex::encode(self.0)
     }
 }
@@ -70,6 +70,8 @@ pub enum ChainError {
     Altered { line: u64 },
     #[error("line {line}: does not follow the line before it; a line was removed, added or moved")]
     Broken { line: u64 },
+    #[error("the end is missing: {lines} lines are here, and {written} were written")]
+    Shortened { lines: u64, written: u64 },
     #[error("the log is empty")]
     Empty,
 }
@@ -118,6 +120,11 @@ impl Verifier {
         }
         self.previous = Some(hash);
         Ok(event)
+    }
+
+    /// The hash of the last line that was right.
+    pub fn last_hash(&self) -> Option<String> {
+        self.previous.filter(|_| self.lines > 0).map(|hash| hash.hex())
     }
 
     /// How many lines were right, and the hash of the last: naming it elsewhere pins the whole log.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{Generation, JobId, WorkerId};
 use crate::job::JobSpec;
 use crate::model::{Compaction, ModelAnswer, PlanStep, TaskOutcome};
-use crate::network::Connection;
+use crate::network::{Connection, NetworkPolicy};
 use crate::report::SandboxReport;
 use crate::step::{OutputStream, StepOutcome};
 use crate::tool::ToolCall;
@@ -92,6 +92,9 @@ pub enum EventBody {
     /// The model says that it is done with its task.
     #[serde(rename = "task.finished")]
     TaskFinished { outcome: TaskOutcome, summary: String },
+    /// The job may reach something else from now on.
+    #[serde(rename = "network.changed")]
+    NetworkChanged { network: NetworkPolicy, by: String },
     #[serde(rename = "cancel.requested")]
     CancelRequested { by: String },
     /// The workspace was packed and the ZIP is durable.
@@ -129,6 +132,7 @@ impl EventBody {
             Self::ModelNudged { .. } => "model.nudged",
             Self::ContextCompacted { .. } => "context.compacted",
             Self::TaskFinished { .. } => "task.finished",
+            Self::NetworkChanged { .. } => "network.changed",
             Self::CancelRequested { .. } => "cancel.requested",
             Self::ResultStored { .. } => "result.stored",
             Self::Concluded { .. } => "concluded",

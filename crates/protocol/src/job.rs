@@ -1,5 +1,7 @@
 //! A job as it is accepted: what to do, under which limits. Never changes once scheduled.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::network::NetworkPolicy;
@@ -21,6 +23,13 @@ pub struct JobSpec {
     pub network: NetworkPolicy,
     /// The least isolation that the job accepts.
     pub isolation: IsolationLevel,
+    /// Whether tools may make user namespaces of their own, as a browser's own sandbox does.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub nested_sandboxing: bool,
+    /// Secrets of this installation that the job may use, by the environment variable that stands
+    /// for each inside. These are names; no value is ever part of a job.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,
@@ -49,6 +58,10 @@ impl PlanMode {
     fn is_straight(&self) -> bool {
         *self == Self::Straight
     }
+}
+
+fn is_off(option: &bool) -> bool {
+    !option
 }
 
 /// What the job is to do.
@@ -119,7 +132,8 @@ pub struct InitialFile {
 pub struct Limits {
     /// Memory of all processes together, the files in the sandbox included.
     pub memory: ByteSize,
-    /// What the sandbox may write to its root and its workspace.
+    /// What the sandbox may write to its root and its workspace. Up to half of `memory` it is held
+    /// there; more is reserved on the host's disk.
     pub disk: ByteSize,
     /// Processes and threads at once.
     pub processes: u32,
@@ -133,6 +147,8 @@ pub struct Limits {
     pub step_time: Seconds,
     /// Output of one step that is kept in full; what comes after is counted and dropped.
     pub output: ByteSize,
+    /// Output of all steps together that is kept in full, beside what their records hold.
+    pub total_output: ByteSize,
 }
 
 impl Default for Limits {
@@ -146,6 +162,7 @@ impl Default for Limits {
             time: Seconds::whole(3600),
             step_time: Seconds::whole(600),
             output: ByteSize::mib(64),
+            total_output: ByteSize::gib(1),
         }
     }
 }

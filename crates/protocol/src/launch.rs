@@ -18,9 +18,40 @@ pub struct LaunchOrder {
     pub cgroup_joins: Vec<String>,
     /// Room for everything that is written inside.
     pub disk: ByteSize,
+    /// Where that room is taken from.
+    #[serde(default)]
+    pub storage: Storage,
     /// Room in /dev/shm, which is memory too and comes on top of `disk`.
     pub shared_memory: ByteSize,
+    #[serde(default)]
+    pub kernel: Kernel,
     pub guest: GuestConfig,
+}
+
+/// Whose kernel answers the system calls of what runs inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// The host's: the guest runs in the cage itself.
+    #[default]
+    Host,
+    /// gVisor's, which runs in the cage as a program and has the guest as its first process.
+    Gvisor {
+        /// Path of gVisor's executable on the host.
+        runsc: String,
+    },
+}
+
+/// What holds everything that is written inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Storage {
+    /// Memory: the fastest, and it vanishes by itself.
+    #[default]
+    Memory,
+    /// A file system of its own in a file without a name, below this folder of the host. Only root
+    /// can mount one.
+    File { folder: String },
 }
 
 /// How user and group ids inside relate to ids outside.
@@ -48,14 +79,35 @@ pub struct GuestConfig {
     pub home: String,
     /// Open files of one tool process.
     pub open_files: u32,
-    /// Whether tools find a proxy on loopback that leads through the wire.
-    pub egress: bool,
     /// Processes and threads of the tool user. Where the guest is another user its own do not count,
     /// so that a fork bomb leaves it room to end the bomb.
     pub processes: Option<u32>,
+    /// Whether tools may make user namespaces of their own, as a browser's own sandbox does.
+    #[serde(default)]
+    pub nested_sandboxing: bool,
+    /// Memory of all processes and files together, where no control group keeps it: then the guest
+    /// adds up and ends the largest process.
+    #[serde(default)]
+    pub memory: Option<ByteSize>,
+    /// Processors that tools may run on, where no control group shares them out.
+    #[serde(default)]
+    pub processors: Option<u32>,
     /// A guest that no worker was connected to for so long ends itself, and with it the sandbox.
     #[serde(default)]
     pub orphaned_after_seconds: Option<u64>,
+}
+
+/// The first version of Landlock that knows of moves between folders; the one before forbids them
+/// all, so it is not used.
+pub const LEAST_LANDLOCK: u32 = 2;
+
+impl GuestConfig {
+    /// Folders that tools may write to; an image need not have all of them.
+    pub fn writable_folders(&self) -> [&str; 7] {
+        let (workspace, home) = (self.workspace.as_str(), self.home.as_str());
+        // Programs that the tools' user installs for all go to /usr/local, which belongs to it.
+        [workspace, home, "/tmp", "/var/tmp", "/run/lock", "/usr/local", "/dev/shm"]
+    }
 }
 
 /// What the launcher prints once the guest is on its way.

@@ -187,6 +187,8 @@ pub enum Verdict {
     NotResolved,
     /// Nothing answered at the address.
     NotConnected,
+    /// It was allowed once, until the job's policy was changed.
+    CutByPolicy,
 }
 
 impl fmt::Display for NetworkPolicy {

@@ -2,14 +2,18 @@
 //!
 //! Either everything is right and there is a spec, or there is an error that says what to change.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use crate::job::{
     Budget, InitialFile, IsolationLevel, JobSpec, Limits, OnError, PlanMode, Priority, Work,
 };
+use crate::limits_request::LimitsRequest;
 use crate::model_offer::ModelOffer;
 use crate::network::NetworkPolicy;
-use crate::quantity::{ByteSize, Seconds};
+use crate::request_shape::{self, Expected, ShapeFault};
+use crate::secrets;
 use crate::tool::{Encoding, ToolCall};
 
 /// What a client may send. Exactly one of `task`, `prompt` and `steps` is needed.
@@ -44,9 +48,18 @@ pub struct JobRequest {
     /// Steps reach nothing unless they say so; a task reaches the registries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkPolicy>,
+    /// Secrets of this installation that the job may use, by the environment variable that stands
+    /// for each inside: `{"GITHUB_TOKEN": "github"}`. The variable holds a placeholder; the value
+    /// takes its place on the way to the hosts that the operator bound it to, and only there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
     /// The least isolation that the job accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
+    /// Lets tools make user namespaces of their own, as a browser's own sandbox does. Off unless
+    /// asked for: such a namespace opens much of the kernel to whatever runs in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nested_sandboxing: Option<bool>,
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,
@@ -66,34 +79,21 @@ pub struct JobRequest {
     /// Reserved: a repository to clone. Refused until this build can reach one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub repository: Option<serde_json::Value>,
+    pub repository: Option<Reserved>,
     /// Reserved: an address to call at the end. Refused until this build can call one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
-    pub webhook: Option<serde_json::Value>,
+    pub webhook: Option<Reserved>,
 }
 
-/// Limits that differ from the defaults.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct LimitsRequest {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<ByteSize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disk: Option<ByteSize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub processes: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub open_files: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time: Option<Seconds>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step_time: Option<Seconds>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<ByteSize>,
+/// The value of a field that is refused whatever it says, so nothing of it is kept.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Reserved;
+
+impl<'de> Deserialize<'de> for Reserved {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
 }
 
 /// What this installation gives to jobs: decides about requests, read from the configuration.
@@ -103,11 +103,13 @@ pub struct Offer {
     /// No job may ask for more than this.
     pub maxima: Limits,
     pub default_image: String,
-    /// The strongest isolation that this host can give.
+    /// The least isolation of jobs that demand none. Whether a level can be had is for others to say.
     pub isolation: IsolationLevel,
     pub models: ModelOffer,
     /// What a task may spend unless it says otherwise.
     pub budget: Budget,
+    /// The names of secrets that jobs may use.
+    pub secrets: BTreeSet<String>,
 }
 
 /// Why a request was refused. Each variant is one stable error code.
@@ -163,10 +165,10 @@ impl RequestError {
     }
 }
 
-const MOST_STEPS: usize = 10_000;
 const LONGEST_TASK: usize = 1 << 20;
 const LONGEST_NAME: usize = 200;
-const MOST_FILES: usize = 1_000;
+const EXPECTED: Expected<'_> =
+    Expected { tools: &ToolCall::NAMES, most_steps: 10_000, most_files: 1_000 };
 
 impl JobRequest {
     /// Reads a request from the bytes of a body.
@@ -174,18 +176,27 @@ impl JobRequest {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(RequestError::InvalidJson("it is empty".into()));
         }
-        // Syntax first, so that a broken document is told apart from a wrong field.
-        let value: serde_json::Value = serde_json::from_slice(body)
-            .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
-        if let Some(pointer) = list_for_object(&value) {
-            let place = if pointer.is_empty() { "the body" } else { &pointer };
-            let message = format!("{place} must be a JSON object");
-            return Err(RequestError::InvalidField { pointer, message });
-        }
-        if let Some((step, name)) = unknown_tool(&value) {
-            return Err(RequestError::UnknownTool { step, name });
-        }
-        serde_path_to_error::deserialize(value).map_err(|error| {
+        request_shape::check(body, &EXPECTED).map_err(|fault| match fault {
+            ShapeFault::Syntax(error) => RequestError::InvalidJson(error),
+            ShapeFault::NotAnObject(pointer) => {
+                let place = if pointer.is_empty() { "the body" } else { &pointer };
+                let message = format!("{place} must be a JSON object");
+                RequestError::InvalidField { pointer, message }
+            }
+            ShapeFault::UnknownTool { index, name } => {
+                RequestError::UnknownTool { step: index + 1, name }
+            }
+            ShapeFault::TooMany { list: "files" } => {
+                invalid("files", "has more than 1000 files; upload a ZIP and unpack it")
+            }
+            ShapeFault::TooMany { list } => invalid(list, "has more than 10000 items"),
+        })?;
+        let mut deserializer = serde_json::Deserializer::from_slice(body);
+        serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+            if !error.inner().is_data() {
+                // Half a character, for example, which shows only to who reads the text.
+                return RequestError::InvalidJson(error.inner().to_string());
+            }
             let pointer = error.path().to_string();
             let pointer = if pointer == "." { String::new() } else { pointer };
             let place = if pointer.is_empty() { String::new() } else { format!(" in `{pointer}`") };
@@ -195,7 +206,7 @@ impl JobRequest {
 
     /// Checks the request against what this installation offers.
     pub fn into_spec(self, offer: &Offer) -> Result<JobSpec, RequestError> {
-        self.refuse_what_is_not_here(offer)?;
+        self.refuse_what_is_not_here()?;
         let (work, model, budget) = match (self.task, self.prompt, self.steps) {
             (None, None, None) => return Err(RequestError::NoWork),
             (Some(task), None, None) | (None, Some(task), None) => {
@@ -220,10 +231,6 @@ impl JobRequest {
             }
             _ => return Err(RequestError::AmbiguousWork),
         };
-        let reaches = match &work {
-            Work::Task(_) => NetworkPolicy::Registries,
-            Work::Steps(_) => NetworkPolicy::default(),
-        };
         if let Some(name) = &self.name
             && (name.trim().is_empty()
                 || name.chars().count() > LONGEST_NAME
@@ -236,6 +243,9 @@ impl JobRequest {
             return Err(invalid("priority", "must be from -100 to 100"));
         }
         check_files(&self.files)?;
+        let network = self.network.unwrap_or_else(|| default_network(&work));
+        secrets::check(&self.secrets, &network, &offer.secrets)
+            .map_err(|(pointer, why)| invalid(&pointer, why))?;
         let image = self.image.unwrap_or_else(|| offer.default_image.clone());
         if !is_image_name(&image) {
             return Err(invalid(
@@ -250,8 +260,10 @@ impl JobRequest {
             priority: Priority(priority),
             image,
             limits: self.limits.unwrap_or_default().resolve(offer)?,
-            network: self.network.unwrap_or(reaches),
-            isolation: self.isolation.unwrap_or_default(),
+            network,
+            isolation: self.isolation.unwrap_or(offer.isolation),
+            nested_sandboxing: self.nested_sandboxing.unwrap_or_default(),
+            secrets: self.secrets,
             files: self.files,
             model,
             budget,
@@ -259,7 +271,7 @@ impl JobRequest {
         })
     }
 
-    fn refuse_what_is_not_here(&self, offer: &Offer) -> Result<(), RequestError> {
+    fn refuse_what_is_not_here(&self) -> Result<(), RequestError> {
         let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
         if self.desktop == Some(true) {
             return refuse("desktop", "this build has no desktop");
@@ -273,60 +285,17 @@ impl JobRequest {
         if self.webhook.is_some() {
             return refuse("webhook", "this build calls no webhooks; follow `events_url`");
         }
-        match self.isolation {
-            Some(wanted) if wanted > offer.isolation => Err(RequestError::NotAvailable {
-                field: "isolation",
-                why: format!(
-                    "the strongest level on this host is {}; `bellglass doctor` says why",
-                    serde_json::to_string(&offer.isolation).unwrap_or_default()
-                ),
-            }),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
-impl LimitsRequest {
-    fn resolve(self, offer: &Offer) -> Result<Limits, RequestError> {
-        let (defaults, maxima) = (&offer.defaults, &offer.maxima);
-        Ok(Limits {
-            memory: pick("memory", self.memory, ByteSize::mib(16), defaults.memory, maxima.memory)?,
-            disk: pick("disk", self.disk, ByteSize::mib(1), defaults.disk, maxima.disk)?,
-            processes: pick("processes", self.processes, 8, defaults.processes, maxima.processes)?,
-            cpus: pick("cpus", self.cpus, 0.01, defaults.cpus, maxima.cpus)?,
-            open_files: pick(
-                "open_files",
-                self.open_files,
-                16,
-                defaults.open_files,
-                maxima.open_files,
-            )?,
-            time: pick("time", self.time, Seconds::whole(0), defaults.time, maxima.time)?,
-            step_time: pick(
-                "step_time",
-                self.step_time,
-                Seconds::whole(0),
-                defaults.step_time,
-                maxima.step_time,
-            )?,
-            output: pick("output", self.output, ByteSize(0), defaults.output, maxima.output)?,
-        })
-    }
-}
-
-fn pick<T: PartialOrd + Copy + std::fmt::Display>(
-    field: &str,
-    wanted: Option<T>,
-    least: T,
-    default: T,
-    most: T,
-) -> Result<T, RequestError> {
-    let Some(wanted) = wanted else { return Ok(default) };
-    // Written so that a NaN fails too.
-    if wanted >= least && wanted <= most {
-        Ok(wanted)
-    } else {
-        Err(invalid(&format!("limits.{field}"), &format!("must be from {least} to {most}")))
+impl Offer {
+    /// Whether a job could be given these limits, whoever asks: they must be large enough to run
+    /// anything, and must be numbers.
+    pub fn check(&self) -> Result<(), RequestError> {
+        LimitsRequest::from(self.maxima).resolve(self)?;
+        let within = Self { maxima: self.defaults, ..self.clone() };
+        LimitsRequest::from(self.defaults).resolve(&within).map(|_| ())
     }
 }
 
@@ -335,34 +304,6 @@ pub(crate) fn invalid(pointer: &str, message: &str) -> RequestError {
         pointer: pointer.into(),
         message: format!("`{pointer}` {message}"),
     }
-}
-
-/// Where a list stands in place of an object. Serde would read the list's items as the fields in
-/// their order of declaration, which nobody means.
-fn list_for_object(body: &serde_json::Value) -> Option<String> {
-    let is_wrong = |value: &serde_json::Value| !value.is_object() && !value.is_null();
-    if !body.is_object() {
-        return Some(String::new());
-    }
-    if body.get("limits").is_some_and(is_wrong) {
-        return Some("limits".into());
-    }
-    for list in ["files", "steps"] {
-        let items = body.get(list).and_then(serde_json::Value::as_array);
-        if let Some(index) = items.and_then(|items| items.iter().position(is_wrong)) {
-            return Some(format!("{list}[{index}]"));
-        }
-    }
-    None
-}
-
-fn unknown_tool(body: &serde_json::Value) -> Option<(usize, String)> {
-    let steps = body.get("steps")?.as_array()?;
-    steps.iter().enumerate().find_map(|(index, step)| {
-        let name = step.get("tool")?.as_str()?;
-        let known = ToolCall::NAMES.contains(&name);
-        (!known).then(|| (index + 1, name.chars().take(64).collect()))
-    })
 }
 
 fn check_task(task: &str) -> Result<(), RequestError> {
@@ -395,9 +336,6 @@ fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
     if steps.is_empty() {
         return Err(invalid("steps", "is empty; give at least one step"));
     }
-    if steps.len() > MOST_STEPS {
-        return Err(invalid("steps", "has more than 10000 steps"));
-    }
     for (index, step) in steps.iter().enumerate() {
         let (field, text) = match step {
             ToolCall::Shell(shell) => ("command", &shell.command),
@@ -415,10 +353,16 @@ fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
     Ok(())
 }
 
-fn check_files(files: &[InitialFile]) -> Result<(), RequestError> {
-    if files.len() > MOST_FILES {
-        return Err(invalid("files", "has more than 1000 files; upload a ZIP and unpack it"));
+/// What a job reaches that does not say: a task must be able to install what it needs, and steps
+/// are known beforehand.
+fn default_network(work: &Work) -> NetworkPolicy {
+    match work {
+        Work::Task(_) => NetworkPolicy::Registries,
+        Work::Steps(_) => NetworkPolicy::None,
     }
+}
+
+fn check_files(files: &[InitialFile]) -> Result<(), RequestError> {
     for (index, file) in files.iter().enumerate() {
         if let Err(why) = crate::step::check_workspace_path(&file.path) {
             return Err(invalid(&format!("files[{index}].path"), why));
@@ -466,6 +410,7 @@ pub fn is_image_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quantity::ByteSize;
 
     fn offer() -> Offer {
         Offer {
@@ -475,6 +420,7 @@ mod tests {
             isolation: IsolationLevel::Namespace,
             models: ModelOffer::default(),
             budget: Budget::default(),
+            secrets: BTreeSet::from(["github".to_owned()]),
         }
     }
 
@@ -520,10 +466,7 @@ mod tests {
             ),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"all"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"network":"none"}"#, "accepted"),
-            (
-                r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"gvisor"}"#,
-                "not_available",
-            ),
+            (r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"gvisor"}"#, "accepted"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"isolation":"x"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"image":"../x"}"#, "invalid_request"),
             (r#"{"steps":[{"tool":"shell","command":"ls"}],"priority":1000}"#, "invalid_request"),
@@ -573,10 +516,31 @@ mod tests {
     }
 
     #[test]
+    fn tasks_reach_registries_and_steps_reach_nothing() {
+        assert_eq!(default_network(&Work::Task("x".into())), NetworkPolicy::Registries);
+        assert_eq!(default_network(&Work::Steps(Vec::new())), NetworkPolicy::None);
+    }
+
+    #[test]
     fn limits_come_from_the_offer_unless_named() {
         let body = r#"{"steps":[{"tool":"shell","command":"ls"}],"limits":{"memory":"64MiB"}}"#;
         let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer()).unwrap();
         assert_eq!(spec.limits.memory, ByteSize::mib(64));
         assert_eq!(spec.limits.processes, Limits::default().processes);
+        // Files fit into that memory, unless a disk was asked for.
+        assert_eq!((spec.limits.disk, spec.nested_sandboxing), (ByteSize::mib(32), false));
+        let body = r#"{"steps":[{"tool":"shell","command":"ls"}],"nested_sandboxing":true,
+                       "limits":{"memory":"64MiB","disk":"1GiB"}}"#;
+        let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer()).unwrap();
+        assert_eq!((spec.limits.disk, spec.nested_sandboxing), (ByteSize::gib(1), true));
+    }
+
+    #[test]
+    fn no_job_gets_more_than_is_allowed_by_naming_nothing() {
+        let body = r#"{"steps":[{"tool":"shell","command":"ls"}]}"#;
+        let maxima = Limits { memory: ByteSize::mib(512), ..Limits::default() };
+        let offer = Offer { maxima, ..offer() };
+        let spec = JobRequest::from_json(body.as_bytes()).unwrap().into_spec(&offer).unwrap();
+        assert_eq!(spec.limits.memory, ByteSize::mib(512));
     }
 }

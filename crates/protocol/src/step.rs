@@ -53,12 +53,19 @@ pub struct StepOutcome {
     pub output_bytes: u64,
     /// How many of them are not in `stdout` and `stderr`.
     pub dropped_bytes: u64,
+    /// How many bytes nobody has any more: they came after as much as may be kept in full.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unkept_bytes: u64,
     /// The artifact that holds the output in full, where it did not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_output: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ToolError>,
     pub duration_ms: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Which of a process's two outputs.

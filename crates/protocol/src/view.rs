@@ -7,6 +7,7 @@ use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary}
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
 use crate::model::{PlanStep, UsageTotal};
+use crate::network::NetworkPolicy;
 use crate::report::SandboxReport;
 use crate::step::{StepOutcome, StepStatus, ToolError};
 
@@ -80,6 +81,8 @@ pub struct JobView {
     /// How often the job was claimed.
     pub generation: Generation,
     pub cancel_requested: bool,
+    /// What the sandbox may reach now: as the job was scheduled, or as it was changed since.
+    pub network: NetworkPolicy,
     pub steps: Vec<StepView>,
     /// How many steps a fixed list has; unknown for a task.
     pub steps_total: Option<u32>,
@@ -106,6 +109,15 @@ pub struct JobView {
     pub paused_ms: u64,
     #[serde(skip)]
     pub paused_since: Option<Timestamp>,
+    /// How often the job was claimed since it last came further than ever before.
+    #[serde(skip)]
+    pub claims_without_progress: u32,
+    /// The highest number of a step that was ever over, also in a sandbox that is gone.
+    #[serde(skip)]
+    furthest_step: u32,
+    /// How many answers of models there are, in this sandbox and at the most in any.
+    #[serde(skip)]
+    answers: (u32, u32),
 }
 
 /// One step of a job.
@@ -126,6 +138,8 @@ pub struct StepView {
     pub output: String,
     pub output_bytes: u64,
     pub dropped_bytes: u64,
+    /// How many bytes nobody has any more: they came after as much as may be kept in full.
+    pub unkept_bytes: u64,
     /// The artifact that holds the output in full, where it did not fit.
     pub full_output: Option<String>,
     pub error: Option<ToolError>,
@@ -151,6 +165,7 @@ impl JobView {
             finished_at: None,
             generation: Generation::default(),
             cancel_requested: false,
+            network: spec.network.clone(),
             steps: Vec::new(),
             steps_total,
             failed_steps: Vec::new(),
@@ -165,6 +180,9 @@ impl JobView {
             conclusion: None,
             paused_ms: 0,
             paused_since: None,
+            claims_without_progress: 0,
+            furthest_step: 0,
+            answers: (0, 0),
         })
     }
 
@@ -185,6 +203,10 @@ impl JobView {
             EventBody::Scheduled { .. } => {}
             EventBody::Claimed { generation, .. } => {
                 self.generation = *generation;
+                // A job that waits for its user cannot come further, whoever holds it.
+                if self.status != JobStatus::Paused && self.question.is_none() {
+                    self.claims_without_progress += 1;
+                }
                 // A paused job stays paused in other hands too.
                 if self.status != JobStatus::Paused {
                     self.status = JobStatus::Running;
@@ -200,6 +222,7 @@ impl JobView {
                 self.question = None;
                 self.summary = None;
                 self.sandbox = None;
+                self.answers.0 = 0;
             }
             EventBody::StepStarted { n, call } => {
                 // The same step is started again by a worker that took the job over.
@@ -216,6 +239,7 @@ impl JobView {
                     output: String::new(),
                     output_bytes: 0,
                     dropped_bytes: 0,
+                    unkept_bytes: 0,
                     full_output: None,
                     error: None,
                     started_at: event.at,
@@ -238,12 +262,22 @@ impl JobView {
                 if outcome.status.is_failure() {
                     self.failed_steps.push(*n);
                 }
+                if *n > self.furthest_step {
+                    self.furthest_step = *n;
+                    self.claims_without_progress = 0;
+                }
             }
             EventBody::NetworkConnection { .. }
             | EventBody::ModelFailed { .. }
             | EventBody::ToolAnswered { .. }
             | EventBody::ModelNudged { .. } => {}
             EventBody::ModelAnswered { answer } => {
+                let (here, furthest) = &mut self.answers;
+                *here += 1;
+                if *here > *furthest {
+                    *furthest = *here;
+                    self.claims_without_progress = 0;
+                }
                 self.usage.get_or_insert_default().add(&answer.usage, answer.cost_usd);
             }
             EventBody::ContextCompacted { compaction } => {
@@ -272,6 +306,7 @@ impl JobView {
                 }
             }
             EventBody::TaskFinished { summary, .. } => self.summary = Some(summary.clone()),
+            EventBody::NetworkChanged { network, .. } => self.network.clone_from(network),
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
             EventBody::ResultStored { result } => self.result = Some(result.clone()),
             EventBody::Concluded { end } => self.conclusion = Some(end.clone()),
@@ -281,6 +316,25 @@ impl JobView {
                 self.failed_steps.clone_from(&end.failed_steps);
                 self.error.clone_from(&end.error);
             }
+        }
+    }
+
+    /// Takes in the next event, but keeps none of the texts of steps: what is left says where the
+    /// job stands and takes little memory, however long the log is.
+    pub fn apply_briefly(&mut self, event: &Event) {
+        self.apply(event);
+        let (EventBody::StepStarted { n, .. }
+        | EventBody::StepOutput { n, .. }
+        | EventBody::StepFinished { n, .. }) = &event.body
+        else {
+            return;
+        };
+        if let Some(step) = self.step_mut(*n) {
+            step.arguments = serde_json::Value::Null;
+            step.stdout = String::new();
+            step.stderr = String::new();
+            step.output = String::new();
+            step.error = None;
         }
     }
 
@@ -299,8 +353,141 @@ impl StepView {
         self.output.clone_from(&outcome.output);
         self.output_bytes = outcome.output_bytes;
         self.dropped_bytes = outcome.dropped_bytes;
+        self.unkept_bytes = outcome.unkept_bytes;
         self.full_output.clone_from(&outcome.full_output);
         self.error.clone_from(&outcome.error);
         self.duration_ms = Some(outcome.duration_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::WorkerId;
+    use crate::job::{DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority};
+    use crate::model::{ModelAnswer, StopCause};
+    use crate::network::NetworkPolicy;
+    use crate::step::OutputStream;
+    use crate::tool::{Shell, ToolCall};
+
+    fn call() -> ToolCall {
+        let command = "x".repeat(100);
+        ToolCall::Shell(Shell { command, cwd: None, env: Default::default(), timeout: None })
+    }
+
+    fn scheduled() -> EventBody {
+        let spec = JobSpec {
+            name: None,
+            work: Work::Steps(vec![call(), call()]),
+            on_error: OnError::Continue,
+            priority: Priority(0),
+            image: DEFAULT_IMAGE.into(),
+            limits: Limits::default(),
+            network: NetworkPolicy::None,
+            isolation: IsolationLevel::Namespace,
+            nested_sandboxing: false,
+            secrets: Default::default(),
+            files: Vec::new(),
+            model: None,
+            budget: Default::default(),
+            plan: Default::default(),
+        };
+        EventBody::Scheduled { spec: Box::new(spec) }
+    }
+
+    fn claimed() -> EventBody {
+        EventBody::Claimed { worker: WorkerId::new("w"), generation: Generation(1) }
+    }
+
+    fn finished(n: u32, status: StepStatus) -> EventBody {
+        let text = "y".repeat(100);
+        let error = ToolError { code: "bad".into(), message: text.clone() };
+        let outcome = StepOutcome {
+            status,
+            exit_code: Some(0),
+            signal: None,
+            stdout: text.clone(),
+            stderr: text.clone(),
+            output: text,
+            output_bytes: 200,
+            dropped_bytes: 0,
+            unkept_bytes: 0,
+            full_output: None,
+            error: Some(error),
+            duration_ms: 1,
+        };
+        EventBody::StepFinished { n, outcome: Box::new(outcome) }
+    }
+
+    fn answered() -> EventBody {
+        let answer = ModelAnswer {
+            model: "local/x".into(),
+            blocks: Vec::new(),
+            stop: StopCause::Finished,
+            usage: Default::default(),
+            cost_usd: None,
+            duration_ms: 1,
+        };
+        EventBody::ModelAnswered { answer: Box::new(answer) }
+    }
+
+    fn lost() -> EventBody {
+        EventBody::SandboxLost { reason: "gone".into() }
+    }
+
+    fn folded(bodies: Vec<EventBody>, take: fn(&mut JobView, &Event)) -> JobView {
+        let job = "01890a5d-ac96-774b-bcce-b302099a8057".parse().unwrap();
+        let event = |seq, body| Event { seq: seq as u64, at: Timestamp::UNIX_EPOCH, job, body };
+        let mut view = JobView::begin(&event(1, scheduled())).unwrap();
+        for (n, body) in bodies.into_iter().enumerate() {
+            take(&mut view, &event(n + 2, body));
+        }
+        view
+    }
+
+    #[test]
+    fn only_new_ground_is_progress() {
+        let done = |n| finished(n, StepStatus::Succeeded);
+        for (bodies, stalled) in [
+            (vec![claimed()], 1),
+            (vec![claimed(), done(1)], 0),
+            (vec![claimed(), claimed(), claimed()], 3),
+            // The first step again, in a new sandbox, is no progress.
+            (vec![claimed(), done(1), claimed(), lost(), done(1), claimed(), lost(), done(1)], 2),
+            (vec![claimed(), done(1), claimed(), lost(), done(1), done(2), claimed()], 1),
+            // So is the same answer of a model, but not a new one.
+            (vec![claimed(), answered(), claimed(), answered()], 0),
+            (vec![claimed(), answered(), claimed(), lost(), answered(), claimed()], 2),
+            // Nobody comes further while the user is waited for.
+            (vec![claimed(), EventBody::Paused { by: "me".into() }, claimed(), claimed()], 1),
+        ] {
+            let count = bodies.len();
+            let view = folded(bodies, JobView::apply);
+            assert_eq!(view.claims_without_progress, stalled, "{count} events");
+        }
+    }
+
+    #[test]
+    fn the_brief_view_says_the_same_without_the_texts() {
+        let bodies = || {
+            let text = "z".repeat(100);
+            vec![
+                claimed(),
+                EventBody::StepStarted { n: 1, call: call() },
+                EventBody::StepOutput { n: 1, stream: OutputStream::Stdout, text },
+                finished(1, StepStatus::Failed),
+                EventBody::StepStarted { n: 2, call: call() },
+            ]
+        };
+        let (mut whole, brief) =
+            (folded(bodies(), JobView::apply), folded(bodies(), JobView::apply_briefly));
+        for step in &mut whole.steps {
+            assert!(step.arguments["command"].is_string());
+            step.arguments = serde_json::Value::Null;
+            (step.stdout, step.stderr, step.output) = Default::default();
+            step.error = None;
+        }
+        assert_eq!(whole, brief);
+        assert_eq!(brief.failed_steps, [1]);
     }
 }

@@ -4,6 +4,8 @@
 //! answers with [`Reply`] messages and, between them, raw output or file data. The worker never
 //! trusts a length, a count or a name that comes back.
 
+use std::collections::BTreeMap;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use tokio_util::codec::{Decoder, Encoder};
@@ -21,6 +23,16 @@ pub const MAX_FRAME_FROM_GUEST: usize = 1 << 20;
 
 /// The largest frame that a guest takes from the worker: a tool call with a file's content in it.
 pub const MAX_FRAME_FROM_WORKER: usize = 64 << 20;
+
+/// The longest greeting that the worker takes: it stands in the job's log for good.
+pub const MAX_WELCOME: usize = 64 << 10;
+
+/// All names of one folder together, as far as the worker takes them.
+pub const MAX_LISTED_NAMES: usize = 8 << 20;
+
+/// The longest message of an error that the worker keeps, and the longest code.
+pub const MAX_ERROR_MESSAGE: usize = 16 << 10;
+pub const MAX_ERROR_CODE: usize = 64;
 
 /// How much raw data goes into one frame.
 pub const DATA_CHUNK: usize = 64 << 10;
@@ -170,6 +182,22 @@ pub enum Request {
     /// The whole workspace: for each thing in it [`Reply::Entry`], for a file then data frames and
     /// [`Reply::EntryEnd`]; at last [`Reply::End`].
     Pack,
+    /// Gives the sandbox its proxy port, or renews what it was given with it. Answered by
+    /// [`Reply::Ok`].
+    OpenWayOut { equipment: Equipment },
+}
+
+/// What programs in a sandbox need to use its way out without being told how. Everything in it is
+/// for the sandbox to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Equipment {
+    /// Variables of every program that is started from then on.
+    pub environment: BTreeMap<String, String>,
+    /// Files of the system, by their absolute paths. Tools can read and not change them.
+    pub files: BTreeMap<String, String>,
+    /// Folders that belong to the tools.
+    #[serde(default)]
+    pub folders: Vec<String>,
 }
 
 /// What the guest says with the first frame of a stream that it opens itself.
@@ -187,7 +215,7 @@ pub enum Reply {
     Welcome {
         protocol: u32,
         version: String,
-        probe: Probe,
+        probe: Box<Probe>,
     },
     Done {
         result: CallResult,
@@ -207,6 +235,92 @@ pub enum Reply {
         error: Option<String>,
     },
     End,
+}
+
+impl Reply {
+    /// Reads a reply as the worker does: what is kept of it is bounded.
+    pub fn parse(text: &[u8]) -> Result<Self, WireError> {
+        let reply = serde_json::from_slice(text)?;
+        Ok(match reply {
+            Self::Welcome { .. } if text.len() > MAX_WELCOME => {
+                let (length, limit) = (text.len(), MAX_WELCOME);
+                return Err(WireError::FrameTooLarge { length, limit });
+            }
+            Self::Error { mut error } => {
+                error.code.truncate(error.code.floor_char_boundary(MAX_ERROR_CODE));
+                error.message.truncate(error.message.floor_char_boundary(MAX_ERROR_MESSAGE));
+                Self::Error { error }
+            }
+            reply => reply,
+        })
+    }
+}
+
+impl Reply {
+    /// What it is, for those to whom it comes out of turn.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Welcome { .. } => "a welcome",
+            Self::Done { .. } => "a result",
+            Self::Ok => "a confirmation",
+            Self::Error { .. } => "an error",
+            Self::File { .. } => "a file",
+            Self::Entry { .. } => "an entry",
+            Self::EntryEnd { .. } => "an entry's end",
+            Self::End => "an end",
+        }
+    }
+}
+
+/// What comes next out of a workspace that is being packed.
+#[derive(Debug)]
+pub enum Packed {
+    Entry(Entry),
+    /// A piece of the file whose entry came last.
+    Data(Bytes),
+    /// That file is over; the text says why it is not whole.
+    FileEnd(Option<String>),
+}
+
+/// One frame of the answer to [`Request::Pack`].
+#[derive(Debug)]
+pub enum PackReply {
+    Piece(Packed),
+    /// All was sent.
+    End,
+    Refused(ToolError),
+}
+
+impl PackReply {
+    pub fn read(frame: Frame) -> Result<Self, WireError> {
+        const EXPECTED: &str = "the workspace";
+        Ok(Self::Piece(match frame {
+            Frame::Data(piece) => Packed::Data(piece),
+            Frame::Output(..) => {
+                return Err(WireError::OutOfTurn { expected: EXPECTED, got: "output" });
+            }
+            Frame::Message(text) => match Reply::parse(&text)? {
+                Reply::Entry { entry } => Packed::Entry(entry),
+                Reply::EntryEnd { error } => Packed::FileEnd(error),
+                Reply::End => return Ok(Self::End),
+                Reply::Error { error } => return Ok(Self::Refused(error)),
+                other => {
+                    return Err(WireError::OutOfTurn { expected: EXPECTED, got: other.name() });
+                }
+            },
+        }))
+    }
+}
+
+impl Entry {
+    /// Bytes of the names in it.
+    pub fn name_bytes(&self) -> usize {
+        let target = match &self.kind {
+            EntryKind::Symlink { target } => target.len(),
+            EntryKind::File | EntryKind::Folder | EntryKind::Other => 0,
+        };
+        self.path.len() + target
+    }
 }
 
 /// What the worker says in the middle of an exchange.
@@ -231,6 +345,9 @@ pub struct CallResult {
     pub duration_ms: u64,
     /// Output bytes of the call in all.
     pub output_bytes: u64,
+    /// Processes that the guest ended meanwhile because the sandbox had used up its memory.
+    #[serde(default)]
+    pub memory_kills: u64,
 }
 
 /// Something in the workspace.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{IsolationLevel, Limits};
+use bellglass_protocol::report::{Check, Probe};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How sandboxes are made. One implementation for each isolation technology.
@@ -31,7 +32,17 @@ pub trait Backend: Send + Sync + 'static {
     /// Ends the sandbox of this name, if there is one, and removes every trace of it.
     async fn remove(&self, name: &SandboxName) -> Result<(), BackendError>;
 
+    /// The names of all sandboxes that run or have left a trace.
+    async fn names(&self) -> Result<HashSet<SandboxName>, BackendError>;
+
+    /// Removes those of these sandboxes that this process does not hold. Returns how many.
+    ///
+    /// Whoever sweeps while jobs come and go asks for the names first and then which of them have a
+    /// job: a job that starts in between is in the second answer, and its sandbox not in the first.
+    async fn remove_orphans(&self, names: &HashSet<SandboxName>) -> Result<usize, BackendError>;
+
     /// Removes every sandbox, and every trace of one, whose name is not in `keep`. Returns how many.
+    /// For times when nobody starts sandboxes here.
     async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError>;
 }
 
@@ -52,6 +63,11 @@ pub trait RunningSandbox: Send + Sync {
 
     /// What was set up, and what this host could not give; one short sentence each.
     fn set_up(&self) -> SetUp;
+
+    /// Holds what is claimed about the sandbox against what was found inside it.
+    fn attest(&self, _inside: &Probe) -> Vec<Check> {
+        Vec::new()
+    }
 }
 
 /// The wire before it is multiplexed.
@@ -71,8 +87,8 @@ pub struct SandboxOrder {
     /// The image's root file system.
     pub rootfs: PathBuf,
     pub limits: Limits,
-    /// Whether the sandbox has a way out through its wire.
-    pub egress: bool,
+    /// Whether tools may make user namespaces of their own.
+    pub nested_sandboxing: bool,
     /// How long the guest waits for a worker before it ends by itself; for ever if not given.
     pub orphaned_after: Option<Duration>,
 }

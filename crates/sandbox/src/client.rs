@@ -11,12 +11,13 @@ use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{
-    CallResult, DATA_CHUNK, Entry, Frame, FrameCodec, Opening, PROTOCOL_VERSION, Receipt, Reply,
-    Request, WireError,
+    CallResult, DATA_CHUNK, Entry, Equipment, Frame, FrameCodec, MAX_LISTED_NAMES, Opening,
+    PROTOCOL_VERSION, PackReply, Packed, Receipt, Reply, Request, WireError,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{SinkExt as _, Stream, StreamExt as _};
+use tokio::sync::watch;
 use tokio_util::codec::Framed;
 
 use crate::backend::WireStream;
@@ -57,27 +58,52 @@ pub trait OutputSink: Send {
 #[derive(Clone, Debug)]
 pub struct GuestClient {
     mux: Mux,
+    patience: Duration,
+    way_out: Arc<OpenedWayOut>,
+}
+
+/// Where the streams lead that the guest opens. They wait while it is empty.
+#[derive(Default)]
+struct OpenedWayOut(watch::Sender<Option<Arc<Egress>>>);
+
+impl std::fmt::Debug for OpenedWayOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OpenedWayOut")
+    }
+}
+
+impl OpenedWayOut {
+    /// A worker that takes up a sandbox hears from it before it has found out what it may reach.
+    async fn get(&self) -> Option<Arc<Egress>> {
+        let mut changes = self.0.subscribe();
+        let found = tokio::time::timeout(PATIENCE, changes.wait_for(Option::is_some)).await;
+        found.ok()?.ok()?.clone()
+    }
+
+    fn set(&self, egress: Arc<Egress>) {
+        self.0.send_replace(Some(egress));
+    }
 }
 
 impl GuestClient {
-    /// Takes the wire and exchanges greetings. What the guest opens itself leads to `egress`.
-    pub async fn connect(
-        wire: Box<dyn WireStream>,
-        egress: Option<Arc<Egress>>,
-    ) -> Result<(Self, Probe), ClientError> {
+    /// Takes the wire and exchanges greetings.
+    pub async fn connect(wire: Box<dyn WireStream>) -> Result<(Self, Probe), ClientError> {
         let (mux, incoming, driver) = multiplex(wire, End::Worker);
         tokio::spawn(driver);
-        // Without a way out the receiver is dropped, and the guest's streams are reset.
-        if let Some(egress) = egress {
-            tokio::spawn(take_openings(incoming, egress));
-        }
-        let client = Self { mux };
+        let way_out = Arc::new(OpenedWayOut::default());
+        tokio::spawn(take_openings(incoming, way_out.clone()));
+        let client = Self { mux, way_out, patience: PATIENCE };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
         match exchange.reply().await? {
-            Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, probe)),
+            Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, *probe)),
             Reply::Welcome { protocol, .. } => Err(ClientError::Version(protocol)),
             other => Err(out_of_turn("a welcome", &other)),
         }
+    }
+
+    /// For those who cannot wait as long as usual for a guest that says nothing.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Runs a tool, or joins the call with this id if the guest knows it. Returns when it has ended.
@@ -160,10 +186,15 @@ impl GuestClient {
     /// What is in a folder of the workspace.
     pub async fn list_folder(&self, path: &str) -> Result<Vec<Entry>, ClientError> {
         let mut exchange = self.begin(&Request::ListFolder { path: path.into() }).await?;
-        let mut entries = Vec::new();
+        let (mut entries, mut room) = (Vec::new(), MAX_LISTED_NAMES);
         loop {
             match exchange.reply().await? {
-                Reply::Entry { entry } if entries.len() < MOST_ENTRIES => entries.push(entry),
+                Reply::Entry { entry }
+                    if entries.len() < MOST_ENTRIES && entry.name_bytes() <= room =>
+                {
+                    room -= entry.name_bytes();
+                    entries.push(entry);
+                }
                 Reply::Entry { .. } | Reply::End => return Ok(entries),
                 Reply::Error { error } => return Err(ClientError::Refused(error)),
                 other => return Err(out_of_turn("a folder's entry", &other)),
@@ -176,6 +207,16 @@ impl GuestClient {
         Ok(Packing { exchange: self.begin(&Request::Pack).await? })
     }
 
+    /// Gives the sandbox a way out, and its programs what they need to use it.
+    pub async fn open_way_out(
+        &self,
+        egress: Arc<Egress>,
+        equipment: Equipment,
+    ) -> Result<(), ClientError> {
+        self.way_out.set(egress);
+        self.simple(&Request::OpenWayOut { equipment }).await
+    }
+
     /// Returns once the wire is closed, by whichever side.
     pub async fn closed(&self) {
         self.mux.closed().await;
@@ -186,19 +227,22 @@ impl GuestClient {
     }
 
     async fn begin(&self, request: &Request) -> Result<Exchange, ClientError> {
-        let opened = tokio::time::timeout(PATIENCE, self.mux.open()).await;
+        let opened = tokio::time::timeout(self.patience, self.mux.open()).await;
         let stream = opened.map_err(|_| ClientError::Silent)??;
-        let mut exchange = Exchange { frames: Framed::new(stream, FrameCodec::for_worker()) };
+        let frames = Framed::new(stream, FrameCodec::for_worker());
+        let mut exchange = Exchange { frames, patience: self.patience };
         exchange.send(Frame::message(request)).await?;
         Ok(exchange)
     }
 }
 
 /// Serves the streams that a guest opens. They end with the wire.
-async fn take_openings(mut incoming: Incoming, egress: Arc<Egress>) {
+async fn take_openings(mut incoming: Incoming, way_out: Arc<OpenedWayOut>) {
     while let Some(stream) = incoming.recv().await {
-        let egress = egress.clone();
+        let way_out = way_out.clone();
         tokio::spawn(async move {
+            // A stream that is dropped is reset.
+            let Some(egress) = way_out.get().await else { return };
             let mut frames = Framed::new(stream, FrameCodec::for_worker());
             let first = tokio::time::timeout(PATIENCE, frames.next()).await;
             if let Ok(Some(Ok(Frame::Message(text)))) = first
@@ -219,29 +263,13 @@ pub struct Packing {
     exchange: Exchange,
 }
 
-/// What comes next out of a workspace that is being packed.
-#[derive(Debug)]
-pub enum Packed {
-    Entry(Entry),
-    /// A piece of the file whose entry came last.
-    Data(Bytes),
-    /// That file is over; the text says why it is not whole.
-    FileEnd(Option<String>),
-}
-
 impl Packing {
     /// The next piece; `None` when all was sent.
     pub async fn next(&mut self) -> Result<Option<Packed>, ClientError> {
-        match self.exchange.frame_in_time().await? {
-            Frame::Data(piece) => Ok(Some(Packed::Data(piece))),
-            Frame::Message(text) => match parse(&text)? {
-                Reply::Entry { entry } => Ok(Some(Packed::Entry(entry))),
-                Reply::EntryEnd { error } => Ok(Some(Packed::FileEnd(error))),
-                Reply::End => Ok(None),
-                Reply::Error { error } => Err(ClientError::Refused(error)),
-                other => Err(out_of_turn("the workspace", &other)),
-            },
-            Frame::Output(..) => Err(unexpected("the workspace", "output")),
+        match PackReply::read(self.exchange.frame_in_time().await?)? {
+            PackReply::Piece(piece) => Ok(Some(piece)),
+            PackReply::End => Ok(None),
+            PackReply::Refused(error) => Err(ClientError::Refused(error)),
         }
     }
 }
@@ -249,11 +277,12 @@ impl Packing {
 /// One stream of the wire, from the request to its last reply.
 struct Exchange {
     frames: Framed<MuxStream, FrameCodec>,
+    patience: Duration,
 }
 
 impl Exchange {
     async fn send(&mut self, frame: Frame) -> Result<(), ClientError> {
-        let sent = tokio::time::timeout(PATIENCE, self.frames.send(frame)).await;
+        let sent = tokio::time::timeout(self.patience, self.frames.send(frame)).await;
         Ok(sent.map_err(|_| ClientError::Silent)??)
     }
 
@@ -262,7 +291,7 @@ impl Exchange {
     }
 
     async fn frame_in_time(&mut self) -> Result<Frame, ClientError> {
-        tokio::time::timeout(PATIENCE, self.frame()).await.map_err(|_| ClientError::Silent)?
+        tokio::time::timeout(self.patience, self.frame()).await.map_err(|_| ClientError::Silent)?
     }
 
     async fn reply(&mut self) -> Result<Reply, ClientError> {
@@ -298,21 +327,11 @@ impl Exchange {
 }
 
 fn parse(text: &[u8]) -> Result<Reply, ClientError> {
-    serde_json::from_slice(text).map_err(|error| WireError::BadMessage(error).into())
+    Ok(Reply::parse(text)?)
 }
 
 fn out_of_turn(expected: &'static str, got: &Reply) -> ClientError {
-    let got = match got {
-        Reply::Welcome { .. } => "a welcome",
-        Reply::Done { .. } => "a result",
-        Reply::Ok => "a confirmation",
-        Reply::Error { .. } => "an error",
-        Reply::File { .. } => "a file",
-        Reply::Entry { .. } => "an entry",
-        Reply::EntryEnd { .. } => "an entry's end",
-        Reply::End => "an end",
-    };
-    unexpected(expected, got)
+    unexpected(expected, got.name())
 }
 
 fn unexpected(expected: &'static str, got: &'static str) -> ClientError {

@@ -47,6 +47,15 @@ impl Finding {
     }
 }
 
+/// The version of Landlock in this kernel; 0 where there is none.
+pub(crate) fn landlock_version() -> u32 {
+    // SAFETY: with a null pointer, size 0 and the version flag the call only returns a number.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, 1u32)
+    };
+    u32::try_from(version).unwrap_or(0)
+}
+
 /// Whether a program of this name can be started.
 pub fn finds_program(name: &str) -> bool {
     use std::process::{Command, Stdio};

@@ -3,13 +3,18 @@
 //! Knows nothing of jobs' histories, databases or HTTP: it gives hands, and somebody else moves them.
 
 pub mod backend;
+mod backends;
 pub mod client;
 pub mod egress;
+pub mod gvisor;
 pub mod host;
 pub mod image;
 pub mod namespace;
 mod sandbox;
+pub mod trial;
 
 pub use backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder, WireStream};
+pub use backends::{Backends, Lacking};
+pub use gvisor::GvisorBackend;
 pub use namespace::NamespaceBackend;
 pub use sandbox::{Sandbox, SandboxError};

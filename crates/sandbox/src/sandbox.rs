@@ -1,13 +1,11 @@
 //! A sandbox in use: what a backend started, the guest inside it, and the report about both.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bellglass_protocol::report::SandboxReport;
 
 use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
 use crate::client::{ClientError, GuestClient};
-use crate::egress::Egress;
 
 /// How long a guest may take from its start to its greeting.
 const GREETING_TIME: Duration = Duration::from_secs(20);
@@ -20,6 +18,8 @@ pub enum SandboxError {
     Guest(#[from] ClientError),
     #[error("the guest did not greet within {} s", GREETING_TIME.as_secs())]
     NoGreeting,
+    #[error("the sandbox is not what it is claimed to be: {}", failures(.0))]
+    NotSealed(Box<SandboxReport>),
 }
 
 /// A sandbox with its guest answering. Must be ended with [`Sandbox::destroy`].
@@ -35,10 +35,9 @@ impl Sandbox {
         backend: &dyn Backend,
         order: &SandboxOrder,
         image: &str,
-        egress: Option<Arc<Egress>>,
     ) -> Result<Self, SandboxError> {
         let running = backend.start(order).await?;
-        Self::greet(backend, running, image, egress).await
+        Self::greet(backend, running, image).await
     }
 
     /// Takes up a sandbox that an earlier process of ours left running.
@@ -46,10 +45,9 @@ impl Sandbox {
         backend: &dyn Backend,
         name: &SandboxName,
         image: &str,
-        egress: Option<Arc<Egress>>,
     ) -> Result<Option<Self>, SandboxError> {
         match backend.find(name).await? {
-            Some(running) => Self::greet(backend, running, image, egress).await.map(Some),
+            Some(running) => Self::greet(backend, running, image).await.map(Some),
             None => Ok(None),
         }
     }
@@ -58,26 +56,31 @@ impl Sandbox {
         backend: &dyn Backend,
         running: Box<dyn RunningSandbox>,
         image: &str,
-        egress: Option<Arc<Egress>>,
     ) -> Result<Self, SandboxError> {
         let greeting = async {
             let wire = running.connect().await?;
-            Ok(GuestClient::connect(wire, egress).await?)
+            Ok(GuestClient::connect(wire).await?)
         };
         let greeted = tokio::time::timeout(GREETING_TIME, greeting).await;
-        match greeted.unwrap_or(Err(SandboxError::NoGreeting)) {
-            Ok((guest, probe)) => {
-                let set_up = running.set_up();
-                let report = SandboxReport {
-                    backend: backend.name().into(),
-                    isolation: backend.level(),
-                    image: image.into(),
-                    enforced: set_up.enforced,
-                    missing: set_up.missing,
-                    inside: probe,
-                };
-                Ok(Self { running, guest, report })
+        let sealed = greeted.unwrap_or(Err(SandboxError::NoGreeting)).and_then(|(guest, probe)| {
+            let set_up = running.set_up();
+            let report = SandboxReport {
+                backend: backend.name().into(),
+                isolation: backend.level(),
+                image: image.into(),
+                enforced: set_up.enforced,
+                missing: set_up.missing,
+                checks: running.attest(&probe),
+                inside: probe,
+            };
+            match report.checks.iter().all(|check| check.holds) {
+                true => Ok((guest, report)),
+                // Nobody may work in a sandbox that is less than it says.
+                false => Err(SandboxError::NotSealed(Box::new(report))),
             }
+        });
+        match sealed {
+            Ok((guest, report)) => Ok(Self { running, guest, report }),
             Err(error) => {
                 running.stop().await?;
                 Err(error)
@@ -106,4 +109,12 @@ impl Sandbox {
     pub async fn destroy(&self) -> Result<(), BackendError> {
         self.running.stop().await
     }
+}
+
+/// Every claim that does not hold, in words.
+fn failures(report: &SandboxReport) -> String {
+    let failed = report.checks.iter().filter(|check| !check.holds).map(|check| {
+        format!("{} should be `{}` and is `{}`", check.subject, check.claimed, check.found)
+    });
+    failed.collect::<Vec<_>>().join("; ")
 }

@@ -9,13 +9,14 @@ use std::io::{self, Read, Seek};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::step::check_workspace_path;
 use bellglass_protocol::wire::{Entry, EntryKind};
-use bellglass_store::artifacts::{ArtifactError, ArtifactKey, Artifacts};
+use bellglass_store::artifacts::{ArtifactError, ArtifactKey, Artifacts, run_apart};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use zip::ZipArchive;
 
+use crate::idle::{IDLE, let_go_of_idle_readers};
 use crate::live::LiveContent;
 
 #[derive(Debug, thiserror::Error)]
@@ -28,19 +29,34 @@ pub(crate) enum ArchiveError {
     Open(#[from] ArtifactError),
 }
 
-/// What stands at `path` in the ZIP of `job`. A file's data is read as it is asked for.
+/// How many may read at once. Each has a thread, and holds all names of its ZIP in memory.
+pub(crate) const MOST_READERS: usize = 32;
+
+/// What stands at `path` in the ZIP of `job`. A file's data is read as it is asked for, and the
+/// place is free again when that is over.
 pub(crate) async fn read(
     artifacts: &Artifacts,
     job: JobId,
     path: String,
+    place: OwnedSemaphorePermit,
 ) -> Result<LiveContent, ArchiveError> {
     let file = artifacts.open_seekable(&ArtifactKey::result(job)).await?;
     let (answer, answered) = oneshot::channel();
-    tokio::task::spawn_blocking(move || match ZipArchive::new(file) {
-        Ok(archive) => serve(archive, &path, answer),
-        Err(error) => drop(answer.send(Err(error.into()))),
+    let served = run_apart(move || {
+        let _place = place;
+        match ZipArchive::new(file) {
+            Ok(archive) => serve(archive, &path, answer),
+            Err(error) => drop(answer.send(Err(error.into()))),
+        }
     });
-    answered.await.unwrap_or_else(|_| Err(ArchiveError::NotFound))
+    match answered.await {
+        // The thread waits for its reader, so an idle reader is let go of on this side.
+        Ok(Ok(LiveContent::File { bytes, data })) => {
+            Ok(LiveContent::File { bytes, data: let_go_of_idle_readers(data, IDLE, ()) })
+        }
+        Ok(answer) => answer,
+        Err(_) => Err(served.await.err().map_or(ArchiveError::NotFound, ArchiveError::Open)),
+    }
 }
 
 type Answer = oneshot::Sender<Result<LiveContent, ArchiveError>>;

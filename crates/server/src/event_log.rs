@@ -30,10 +30,9 @@ pub(crate) struct LogReader {
     changes: broadcast::Receiver<Change>,
     stopping: CancellationToken,
     finished: bool,
-    asked_for_end: bool,
 }
 
-/// Events in one page: few enough to hold, many enough that the store is asked seldom.
+/// Events in one page: many enough that the store is asked seldom. Their bytes are bounded by it.
 const PAGE: u32 = 200;
 
 impl LogReader {
@@ -45,7 +44,7 @@ impl LogReader {
         stopping: CancellationToken,
     ) -> Self {
         let changes = store.changes();
-        Self { store, job, after, at_end, changes, stopping, finished: false, asked_for_end: false }
+        Self { store, job, after, at_end, changes, stopping, finished: false }
     }
 
     /// The next events, never none of them; `None` when there will be no more.
@@ -67,11 +66,9 @@ impl LogReader {
         }
     }
 
-    /// Whether the job was over before the reader came: no change will ever wake it then.
-    async fn is_past_the_end(&mut self) -> Result<bool, StoreError> {
-        if std::mem::replace(&mut self.asked_for_end, true) {
-            return Ok(false);
-        }
+    /// Whether nothing is to come. A reader that asks for what lies beyond the last event never
+    /// sees the event `finished`, so that alone does not tell.
+    async fn is_past_the_end(&self) -> Result<bool, StoreError> {
         is_over(self.store.as_ref(), self.job, self.after).await
     }
 
@@ -83,7 +80,10 @@ impl LogReader {
                 change = self.changes.recv() => change,
             };
             match change {
-                Ok(change) if change.job == self.job && change.seq > self.after => return true,
+                Ok(change) if change.job != self.job => {}
+                Ok(change) if change.seq > self.after || change.status.is_terminal() => {
+                    return true;
+                }
                 Ok(_) => {}
                 Err(RecvError::Lagged(_)) => return true,
                 Err(RecvError::Closed) => return false,
@@ -112,6 +112,6 @@ impl LogReader {
 
 /// Whether nothing comes after event number `after` any more.
 pub(crate) async fn is_over(store: &dyn Store, job: JobId, after: u64) -> Result<bool, StoreError> {
-    let view = store.job(job).await?;
-    Ok(view.status.is_terminal() && view.last_seq <= after)
+    let outline = store.outline(job).await?;
+    Ok(outline.status.is_terminal() && outline.last_seq <= after)
 }

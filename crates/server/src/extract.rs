@@ -5,7 +5,6 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Query, RawPathParams};
@@ -118,61 +117,29 @@ pub(crate) fn switch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
     deserializer.deserialize_str(Switch).map(Some)
 }
 
-/// How much of a refused body is read and thrown away, and for how long. A client that sends
-/// without listening then still gets to read the answer, where a closed connection would only tell
-/// it "reset".
-const DISCARDED_AT_MOST: u64 = 256 << 20;
-const DISCARDED_FOR: Duration = Duration::from_secs(10);
-
 /// Reads a body whole, if it is not larger than `limit`.
 pub(crate) async fn read_body(
     headers: &HeaderMap,
-    mut body: Body,
+    body: Body,
     limit: ByteSize,
 ) -> Result<Bytes, ApiError> {
-    refuse_declared_length(headers, &mut body, limit).await?;
+    refuse_declared_length(headers, limit)?;
     let most = usize::try_from(limit.0).unwrap_or(usize::MAX);
-    match Limited::new(&mut body, most).collect().await {
+    match Limited::new(body, most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            discard(&mut body).await;
-            Err(ApiError::BodyTooLarge(limit))
-        }
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::BodyTooLarge(limit)),
         Err(_) => Err(ApiError::BodyUnreadable),
     }
 }
 
 /// Refuses a body by its declared length, before any of it is used.
-pub(crate) async fn refuse_declared_length(
-    headers: &HeaderMap,
-    body: &mut Body,
-    limit: ByteSize,
-) -> Result<(), ApiError> {
+pub(crate) fn refuse_declared_length(headers: &HeaderMap, limit: ByteSize) -> Result<(), ApiError> {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let declared = declared.and_then(|text| text.parse::<u64>().ok());
     if declared.is_none_or(|length| length <= limit.0) {
         return Ok(());
     }
-    // A client that asks first has sent nothing yet.
-    if !headers.contains_key(header::EXPECT) {
-        discard(body).await;
-    }
     Err(ApiError::BodyTooLarge(limit))
-}
-
-async fn discard(body: &mut Body) {
-    let reading = async {
-        let mut left = DISCARDED_AT_MOST;
-        while let Some(Ok(frame)) = body.frame().await {
-            let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-            match left.checked_sub(length) {
-                Some(rest) => left = rest,
-                None => return,
-            }
-        }
-    };
-    // Whether the end was reached makes no difference to the answer.
-    let _ = tokio::time::timeout(DISCARDED_FOR, reading).await;
 }
 
 /// The body as a stream that fails past `limit`, and a flag that then is set.

@@ -36,10 +36,13 @@ impl Guard {
     }
 
     fn admit(&self, request: &Request) -> Result<(), ApiError> {
-        if matches!(request.uri().path(), "/healthz" | "/readyz") {
+        let path = request.uri().path();
+        if matches!(path, "/healthz" | "/readyz") {
             return Ok(());
         }
         match self {
+            // A browser sends no token by itself, and these pages are the same for everybody.
+            Self::Token(_) if PUBLIC_PAGES.contains(&path) => Ok(()),
             Self::Token(token) => match bearer(request.headers()) {
                 Some(shown) if token.matches(shown) => Ok(()),
                 _ => Err(ApiError::Unauthorized),
@@ -57,6 +60,9 @@ impl Guard {
         }
     }
 }
+
+/// Pages that hold nothing of anybody's.
+const PUBLIC_PAGES: [&str; 5] = ["/", "/docs", "/docs/docs.js", "/docs/pages.css", "/openapi.json"];
 
 /// The middleware.
 pub(crate) async fn protect(State(guard): State<Guard>, request: Request, next: Next) -> Response {

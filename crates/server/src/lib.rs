@@ -1,7 +1,7 @@
 //! The HTTP side of Bellglass: the API, event streams, downloads, operations, the OpenAPI document.
 //!
 //! [`router`] is the table of contents. Each resource has one file under `controllers`. This crate
-//! knows the store and two small traits, [`LiveJobs`] and [`Images`]; how a sandbox or an agent
+//! knows the store and three small traits, [`LiveJobs`], [`Images`] and [`Isolation`]; how a sandbox or an agent
 //! works it must not know.
 
 mod archive;
@@ -10,6 +10,8 @@ mod controllers;
 mod event_log;
 mod extract;
 mod guard;
+mod idle;
+mod leftovers;
 mod links;
 mod live;
 mod metrics;
@@ -26,7 +28,8 @@ use bellglass_store::Store;
 use bellglass_store::artifacts::Artifacts;
 use tokio_util::sync::CancellationToken;
 
-pub use live::{Images, LiveContent, LiveError, LiveJobs};
+pub use idle::{FileData, IDLE, end_when_idle, let_go_of_idle_readers};
+pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
 pub use openapi::openapi;
 pub use problem::Problem;
 pub use router::router;
@@ -42,10 +45,16 @@ pub struct App {
     /// What this installation gives to jobs.
     pub offer: Offer,
     pub images: Arc<dyn Images>,
+    pub isolation: Arc<dyn Isolation>,
     pub settings: ServerSettings,
     /// What the other parts of this process count, as Prometheus text; goes to `/metrics` too.
     pub other_metrics: OtherMetrics,
+    /// Whether somebody works on the jobs that are accepted.
+    pub worker_runs: WorkerCheck,
 }
+
+/// Tells whether a part that this crate does not know still runs.
+pub type WorkerCheck = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Writes Prometheus text about something that this crate does not know.
 pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -54,6 +63,8 @@ pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 struct Server {
     app: App,
     metrics: metrics::Metrics,
+    /// Places for readers of files of jobs that have ended.
+    archive_readers: Arc<tokio::sync::Semaphore>,
     /// Cancelled when the server is to stop: streams that would go on for ever end then.
     stopping: CancellationToken,
 }

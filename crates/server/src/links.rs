@@ -1,7 +1,7 @@
 //! Where the things of a job are found. Paths, so that they hold under any host name.
 
+use bellglass_protocol::event::ResultSummary;
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::view::JobView;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -51,6 +51,6 @@ pub(crate) fn download_url(job: JobId) -> String {
 }
 
 /// Where the ZIP is, once it is stored.
-pub(crate) fn result_url(view: &JobView) -> Option<String> {
-    view.result.as_ref().map(|_| download_url(view.job_id))
+pub(crate) fn result_url(job: JobId, result: Option<&ResultSummary>) -> Option<String> {
+    result.map(|_| download_url(job))
 }

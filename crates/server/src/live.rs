@@ -4,6 +4,7 @@ use std::io;
 
 use async_trait::async_trait;
 use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::IsolationLevel;
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::wire::Entry;
 use bytes::Bytes;
@@ -53,4 +54,12 @@ pub enum LiveError {
 #[async_trait]
 pub trait Images: Send + Sync + 'static {
     async fn exists(&self, name: &str) -> bool;
+}
+
+/// How strongly sandboxes can be separated from this host.
+#[async_trait]
+pub trait Isolation: Send + Sync + 'static {
+    /// Why there are no sandboxes of at least this level here, and how to get them; nothing if there
+    /// are. The first answer about a level may take a moment, since it is found out by trying.
+    async fn lacks(&self, level: IsolationLevel) -> Option<String>;
 }

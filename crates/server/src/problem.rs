@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::DEFAULT_IMAGE;
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::request::RequestError;
 use bellglass_store::StoreError;
@@ -48,7 +49,7 @@ pub(crate) enum ApiError {
     FileNotFound(String),
     #[error("the job's sandbox does not run yet, so it has no files")]
     NotStarted,
-    #[error("the job has ended; its files can be read but no longer changed")]
+    #[error("the job has ended; it can be looked at but no longer changed")]
     JobEnded,
     #[error("nobody works on the job yet, so it cannot be paused; it can be cancelled")]
     NotWorkedOn,
@@ -59,6 +60,10 @@ pub(crate) enum ApiError {
     RefusedBySandbox(String),
     #[error("as many files of this job are on their way as its sandbox can serve at once")]
     SandboxBusy,
+    #[error(
+        "as many files of jobs that have ended are being read as this server can serve at once"
+    )]
+    FilesBusy,
     #[error("the job's sandbox cannot be reached")]
     SandboxUnreachable,
     #[error("this server does not answer under the host name `{0}`")]
@@ -114,6 +119,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("job_ended", 409, "The job has ended"),
     kind("refused_by_sandbox", 409, "The sandbox refused"),
     kind("sandbox_busy", 503, "The sandbox is busy with other files"),
+    kind("files_busy", 503, "Too many files are being read"),
     kind("sandbox_unreachable", 503, "The sandbox cannot be reached"),
     kind("forbidden_host", 403, "Unknown host name"),
     kind("forbidden_origin", 403, "Called from another site"),
@@ -145,6 +151,7 @@ impl ApiError {
             Self::JobEnded | Self::JobOver => "job_ended",
             Self::RefusedBySandbox(_) => "refused_by_sandbox",
             Self::SandboxBusy => "sandbox_busy",
+            Self::FilesBusy => "files_busy",
             Self::SandboxUnreachable => "sandbox_unreachable",
             Self::ForbiddenHost(_) => "forbidden_host",
             Self::ForbiddenOrigin => "forbidden_origin",
@@ -165,7 +172,11 @@ impl ApiError {
     fn hint(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             Self::ImageNotFound(name) => {
-                format!("Build it on the server with `bellglass image build {name}`; `bellglass image list` shows what is there.").into()
+                let how = match name.as_str() {
+                    DEFAULT_IMAGE => "bellglass image build",
+                    _ => "bellglass image build --recipe FILE",
+                };
+                format!("Build it on the server with `{how}`; `bellglass image list` shows what is there.").into()
             }
             Self::UnsupportedMediaType(_) => "Send the header Content-Type: application/json; with curl: -H \"Content-Type: application/json\".".into(),
             Self::ResultNotReady => "Follow `events_url` until the event `finished`, or ask `status_url` again.".into(),
@@ -184,6 +195,7 @@ impl ApiError {
             Self::ResultNotReady
             | Self::NotStarted
             | Self::SandboxBusy
+            | Self::FilesBusy
             | Self::SandboxUnreachable => (header::RETRY_AFTER, HeaderValue::from_static("1")),
             Self::Unauthorized => {
                 (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bellglass\""))

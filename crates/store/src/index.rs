@@ -6,7 +6,7 @@
 use bellglass_protocol::chain::{LinkHash, SealedEvent, seal};
 use bellglass_protocol::event::{Event, EventBody};
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
-use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::job::{JobSpec, Work};
 use bellglass_protocol::view::JobStatus;
 use jiff::Timestamp;
 
@@ -29,9 +29,16 @@ pub(crate) struct IndexRow {
     pub(crate) worker: Option<WorkerId>,
     /// The only thing that is not in the log: a lease is renewed too often to be history.
     pub(crate) lease_until: Option<Timestamp>,
+    pub(crate) steps_done: u32,
+    pub(crate) steps_total: Option<u32>,
+    pub(crate) failed_steps: Vec<u32>,
+    /// Number of the newest `result.stored`.
+    pub(crate) result_seq: Option<u64>,
     pub(crate) last_seq: u64,
     pub(crate) last_at: Timestamp,
     pub(crate) last_hash: LinkHash,
+    /// Whether this is news about what the job may reach. Not kept: the log has it.
+    pub(crate) network_changed: bool,
 }
 
 impl IndexRow {
@@ -51,9 +58,14 @@ impl IndexRow {
             cancel_requested: false,
             worker: None,
             lease_until: None,
+            steps_done: 0,
+            steps_total: steps_total(&spec.work),
+            failed_steps: Vec::new(),
+            result_seq: None,
             last_seq: 0,
             last_at: now,
             last_hash: LinkHash::root(id),
+            network_changed: false,
         };
         let sealed = row.append(EventBody::Scheduled { spec: Box::new(spec) }, now);
         (row, sealed)
@@ -89,18 +101,29 @@ impl IndexRow {
             EventBody::Resumed { .. } if self.status == JobStatus::Paused => {
                 self.status = JobStatus::Running;
             }
+            EventBody::NetworkChanged { .. } => self.network_changed = true,
             EventBody::Finished { end } => {
                 self.status = end.status.into();
                 self.finished_at = Some(event.at);
+                self.failed_steps.clone_from(&end.failed_steps);
                 self.worker = None;
                 self.lease_until = None;
             }
+            EventBody::SandboxLost { .. } => {
+                self.steps_done = 0;
+                self.failed_steps.clear();
+            }
+            EventBody::StepFinished { n, outcome } => {
+                self.steps_done = self.steps_done.saturating_add(1);
+                if outcome.status.is_failure() {
+                    self.failed_steps.push(*n);
+                }
+            }
+            EventBody::ResultStored { .. } => self.result_seq = Some(event.seq),
             EventBody::Scheduled { .. }
             | EventBody::SandboxReady { .. }
-            | EventBody::SandboxLost { .. }
             | EventBody::StepStarted { .. }
             | EventBody::StepOutput { .. }
-            | EventBody::StepFinished { .. }
             | EventBody::NetworkConnection { .. }
             | EventBody::ModelAnswered { .. }
             | EventBody::ModelFailed { .. }
@@ -113,8 +136,7 @@ impl IndexRow {
             | EventBody::ModelNudged { .. }
             | EventBody::ContextCompacted { .. }
             | EventBody::TaskFinished { .. }
-            | EventBody::Concluded { .. }
-            | EventBody::ResultStored { .. } => {}
+            | EventBody::Concluded { .. } => {}
         }
     }
 
@@ -125,7 +147,15 @@ impl IndexRow {
             seq: self.last_seq,
             status: self.status,
             cancel_requested: self.cancel_requested,
+            network_changed: self.network_changed,
         }
+    }
+}
+
+fn steps_total(work: &Work) -> Option<u32> {
+    match work {
+        Work::Steps(steps) => u32::try_from(steps.len()).ok(),
+        Work::Task(_) => None,
     }
 }
 
@@ -140,21 +170,25 @@ mod tests {
     use super::*;
     use bellglass_protocol::event::{EndStatus, JobEnd, ResultSummary};
     use bellglass_protocol::job::{
-        Budget, DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority, Work,
+        Budget, DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority,
     };
     use bellglass_protocol::network::NetworkPolicy;
+    use bellglass_protocol::step::{StepOutcome, StepStatus};
+    use bellglass_protocol::tool::{Shell, ToolCall};
     use bellglass_protocol::view::JobView;
 
     fn spec() -> JobSpec {
         JobSpec {
             name: Some("a name".into()),
-            work: Work::Task("do it".into()),
+            work: Work::Steps(vec![call(), call(), call()]),
             on_error: OnError::Continue,
             priority: Priority(7),
             image: DEFAULT_IMAGE.into(),
             limits: Limits::default(),
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
+            nested_sandboxing: false,
+            secrets: Default::default(),
             files: Vec::new(),
             model: Some("local/x".into()),
             budget: Budget::default(),
@@ -173,6 +207,34 @@ mod tests {
         assert_eq!(row.generation, view.generation);
         assert_eq!(row.cancel_requested, view.cancel_requested);
         assert_eq!(row.last_seq, view.last_seq);
+        let over = view.steps.iter().filter(|step| step.status != StepStatus::Running).count();
+        assert_eq!(row.steps_done as usize, over);
+        assert_eq!(row.steps_total, view.steps_total);
+        assert_eq!(row.failed_steps, view.failed_steps);
+        assert_eq!(row.result_seq.is_some(), view.result.is_some());
+    }
+
+    fn call() -> ToolCall {
+        let command = "true".into();
+        ToolCall::Shell(Shell { command, cwd: None, env: Default::default(), timeout: None })
+    }
+
+    fn step_finished(n: u32, status: StepStatus) -> EventBody {
+        let outcome = StepOutcome {
+            status,
+            exit_code: None,
+            signal: None,
+            stdout: String::new(),
+            stderr: String::new(),
+            output: String::new(),
+            output_bytes: 0,
+            dropped_bytes: 0,
+            unkept_bytes: 0,
+            full_output: None,
+            error: None,
+            duration_ms: 1,
+        };
+        EventBody::StepFinished { n, outcome: Box::new(outcome) }
     }
 
     #[test]
@@ -190,12 +252,20 @@ mod tests {
             EventBody::Resumed { by: "nobody".into() },
             claimed(1),
             EventBody::Paused { by: "somebody".into() },
+            EventBody::StepStarted { n: 1, call: call() },
+            step_finished(1, StepStatus::Failed),
             claimed(2),
             EventBody::Resumed { by: "somebody".into() },
             EventBody::SandboxLost { reason: "gone".into() },
             claimed(3),
             EventBody::Paused { by: "somebody".into() },
+            EventBody::StepStarted { n: 1, call: call() },
+            step_finished(1, StepStatus::Succeeded),
+            EventBody::StepStarted { n: 2, call: call() },
+            step_finished(2, StepStatus::TimedOut),
+            EventBody::StepStarted { n: 3, call: call() },
             EventBody::CancelRequested { by: "somebody".into() },
+            EventBody::NetworkChanged { network: NetworkPolicy::Open, by: "somebody".into() },
             EventBody::ResultStored { result },
             EventBody::Finished { end },
         ] {

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::chain::SealedEvent;
-use bellglass_protocol::event::EventBody;
+use bellglass_protocol::event::{EventBody, JobError, ResultSummary};
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::{JobStatus, JobView};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -70,7 +71,17 @@ pub trait Store: Send + Sync + 'static {
     /// a job is to pause that nobody works on yet. Returns the status after it.
     async fn steer(&self, job: JobId, wish: Steering, by: &str) -> Result<JobStatus, StoreError>;
 
-    /// Events of a job after number `after`, in order, at most `limit`, with their exact lines.
+    /// Records that a job may reach something else from now on; its holder sees the event. Refused
+    /// with [`StoreError::JobEnded`] after its end. Returns the status after it.
+    async fn change_network(
+        &self,
+        job: JobId,
+        network: NetworkPolicy,
+        by: &str,
+    ) -> Result<JobStatus, StoreError>;
+
+    /// Events of a job after number `after`, in order, with their exact lines: at most `limit`, and
+    /// fewer where they would be longer than [`PAGE_BYTES`] together. None only at the end.
     /// [`StoreError::NotFound`] if there is no such job.
     async fn events_after(
         &self,
@@ -79,7 +90,22 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<SealedEvent>, StoreError>;
 
-    /// The job as folded from all its events.
+    /// Lines of a job's log after number `after`, as they lie in the database, whatever is in them.
+    async fn lines_after(
+        &self,
+        job: JobId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError>;
+
+    /// Where a job's log ends according to the index, which is written together with it.
+    async fn end_of_log(&self, job: JobId) -> Result<LogEnd, StoreError>;
+
+    /// Where a job stands, without reading its log.
+    async fn outline(&self, job: JobId) -> Result<JobOutline, StoreError>;
+
+    /// The job as folded from all its events. Reads its whole log: where an outline does, ask for
+    /// that.
     async fn job(&self, job: JobId) -> Result<JobView, StoreError>;
 
     /// Jobs, newest first.
@@ -109,6 +135,9 @@ pub enum Steering {
     Message(String),
 }
 
+/// The most bytes that the lines of one page of a log have, unless it is a single line.
+pub const PAGE_BYTES: usize = 1 << 20;
+
 /// Something was appended to a job's log.
 #[derive(Clone, Debug)]
 pub struct Change {
@@ -117,14 +146,48 @@ pub struct Change {
     pub seq: u64,
     pub status: JobStatus,
     pub cancel_requested: bool,
+    /// Whether what the job may reach is among the news.
+    pub network_changed: bool,
 }
 
 /// A job in the hands of a worker.
 #[derive(Clone, Debug)]
 pub struct ClaimedJob {
     pub generation: Generation,
-    /// The job as it stands, the claim included.
+    /// The job as it stands, the claim included, without the texts of its steps.
     pub view: JobView,
+    /// How long the lines are that say what the job wrote and whom it spoke to.
+    pub recorded_bytes: u64,
+}
+
+/// Whether a line counts as recorded: there are as many as the job likes, each as long as it likes.
+pub fn is_recording(body: &EventBody) -> bool {
+    matches!(
+        body,
+        EventBody::StepOutput { .. }
+            | EventBody::StepFinished { .. }
+            | EventBody::NetworkConnection { .. }
+    )
+}
+
+/// Where a job stands.
+#[derive(Clone, Debug)]
+pub struct JobOutline {
+    pub id: JobId,
+    pub name: Option<String>,
+    pub status: JobStatus,
+    pub cancel_requested: bool,
+    pub scheduled_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    /// Steps that are over, however they ended.
+    pub steps_done: u32,
+    pub steps_total: Option<u32>,
+    pub failed_steps: Vec<u32>,
+    pub result: Option<ResultSummary>,
+    pub error: Option<JobError>,
+    /// Number of the newest event.
+    pub last_seq: u64,
 }
 
 /// Which jobs to list.
@@ -159,4 +222,11 @@ pub struct JobSummary {
     pub scheduled_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
+}
+
+/// The end of a log: the number and the hash of its last line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEnd {
+    pub seq: u64,
+    pub hash: String,
 }

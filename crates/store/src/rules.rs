@@ -8,6 +8,7 @@ use std::time::Duration;
 use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::event::{EndStatus, EventBody, JobEnd};
 use bellglass_protocol::id::{Generation, WorkerId};
+use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use jiff::Timestamp;
 
@@ -46,7 +47,9 @@ pub(crate) fn append(
     }
     for (n, body) in bodies.iter().enumerate() {
         match body {
-            EventBody::Scheduled { .. } | EventBody::Claimed { .. } => {
+            EventBody::Scheduled { .. }
+            | EventBody::Claimed { .. }
+            | EventBody::NetworkChanged { .. } => {
                 return Err(StoreError::ReservedEvent(body.kind()));
             }
             EventBody::Finished { .. } if n + 1 < bodies.len() => return Err(StoreError::JobEnded),
@@ -89,6 +92,20 @@ pub(crate) fn steer(
         (Steering::Message(text), _) => EventBody::MessageReceived { by, text: text.clone() },
     };
     Ok(Some(row.append(body, now)))
+}
+
+/// Records what the job may reach from now on. A job that nobody holds yet begins with it.
+pub(crate) fn change_network(
+    row: &mut IndexRow,
+    network: &NetworkPolicy,
+    by: &str,
+    now: Timestamp,
+) -> Result<SealedEvent, StoreError> {
+    if row.status.is_terminal() {
+        return Err(StoreError::JobEnded);
+    }
+    let changed = EventBody::NetworkChanged { network: network.clone(), by: by.into() };
+    Ok(row.append(changed, now))
 }
 
 /// Extends a lease. `false` if the worker does not hold the job under this generation any more; a

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use bellglass_protocol::id::JobId;
-use bellglass_store::artifacts::{ArtifactKey, Artifacts};
+use bellglass_store::artifacts::{ArtifactKey, Artifacts, run_apart};
 
 const MEBIBYTE: usize = 1 << 20;
 
@@ -22,7 +22,7 @@ async fn writing_takes_bounded_memory() {
     let mut writer = artifacts.writer(key);
     let piece = vec![7; MEBIBYTE];
     let before = peak_memory();
-    let written = tokio::task::spawn_blocking(move || {
+    let written = run_apart(move || {
         for _ in 0..128 {
             writer.write_all(&piece).unwrap();
         }

@@ -4,7 +4,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use bellglass_protocol::id::JobId;
-use bellglass_store::artifacts::{ArtifactBody, ArtifactError, ArtifactKey, Artifacts};
+use bellglass_store::artifacts::{ArtifactBody, ArtifactError, ArtifactKey, Artifacts, run_apart};
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use tempfile::TempDir;
@@ -24,7 +24,7 @@ fn pattern(length: usize) -> Vec<u8> {
 
 async fn write(artifacts: &Artifacts, key: ArtifactKey, content: Vec<u8>) -> u64 {
     let mut writer = artifacts.writer(key);
-    tokio::task::spawn_blocking(move || {
+    run_apart(move || {
         for piece in content.chunks(100_000) {
             writer.write_all(piece).unwrap();
         }
@@ -116,7 +116,7 @@ async fn an_unfinished_artifact_leaves_nothing() {
     let key = ArtifactKey::result(JobId::generate());
     let mut writer = artifacts.writer(key.clone());
     let artifacts_dir = dir.path().to_path_buf();
-    tokio::task::spawn_blocking(move || {
+    run_apart(move || {
         writer.write_all(&pattern(LARGE)).unwrap();
         // It is on the disk already, but not under its name.
         assert_eq!(files_in(&artifacts_dir).len(), 1);
@@ -138,7 +138,7 @@ async fn an_artifact_can_be_read_here_and_there() {
     let content = pattern(LARGE);
     write(&artifacts, key.clone(), content.clone()).await;
     let mut file = artifacts.open_seekable(&key).await.unwrap();
-    tokio::task::spawn_blocking(move || {
+    run_apart(move || {
         let mut all = Vec::new();
         file.read_to_end(&mut all).unwrap();
         assert!(all == content);
@@ -169,7 +169,7 @@ async fn a_replaced_artifact_is_never_mixed_with_its_successor() {
     artifacts.put(&key, pattern(1 << 20).into()).await.unwrap();
     let mut file = artifacts.open_seekable(&key).await.unwrap();
     artifacts.put(&key, vec![0; 1 << 20].into()).await.unwrap();
-    tokio::task::spawn_blocking(move || assert!(file.read(&mut [0; 10]).is_err())).await.unwrap();
+    run_apart(move || assert!(file.read(&mut [0; 10]).is_err())).await.unwrap();
 }
 
 #[tokio::test]
@@ -190,4 +190,37 @@ async fn deleting_a_job_deletes_all_of_it_and_nothing_else() {
     assert!(!folder.exists());
     assert_eq!(files_in(dir.path()).len(), 2);
     assert_eq!(artifacts.size(&ArtifactKey::result(spared)).await.unwrap(), 1);
+}
+
+/// The object store needs a blocking thread for each piece of its work. Whoever waits for an
+/// artifact must not hold one, or this would never end.
+#[test]
+fn a_single_blocking_thread_is_enough() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).build();
+    runtime.unwrap().block_on(async {
+        let (artifacts, _dir) = fresh();
+        let key = ArtifactKey::result(JobId::generate());
+        write(&artifacts, key.clone(), pattern(LARGE)).await;
+        let mut file = artifacts.open_seekable(&key).await.unwrap();
+        let mut all = Vec::new();
+        let all = run_apart(move || file.read_to_end(&mut all).map(|_| all)).await.unwrap();
+        assert!(all.unwrap() == pattern(LARGE));
+    });
+}
+
+#[tokio::test]
+async fn a_thread_of_the_runtime_is_refused() {
+    let (artifacts, _dir) = fresh();
+    let key = ArtifactKey::result(JobId::generate());
+    artifacts.put(&key, Bytes::from_static(b"x")).await.unwrap();
+    let mut file = artifacts.open_seekable(&key).await.unwrap();
+    let mut writer = artifacts.writer(key);
+    let refused = tokio::task::spawn_blocking(move || {
+        let reading = file.read(&mut [0]).unwrap_err().kind();
+        let writing = writer.write(b"y").unwrap_err().kind();
+        assert!(matches!(writer.finish(), Err(ArtifactError::NoThread(_))));
+        (reading, writing)
+    });
+    let deadlock = std::io::ErrorKind::Deadlock;
+    assert_eq!(refused.await.unwrap(), (deadlock, deadlock));
 }

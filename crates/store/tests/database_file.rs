@@ -6,10 +6,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use bellglass_protocol::chain::{ChainError, Verifier};
+use bellglass_protocol::event::{EndStatus, EventBody};
+use bellglass_protocol::step::StepStatus;
 use bellglass_store::{SqliteStore, Store as _, StoreError};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
-use support::{steps_job, verified_kinds};
+use support::{finished, result_stored, step_finished, steps_job, verified_kinds, worker};
 
 /// Runs a statement as somebody who has the file but not the store.
 async fn meddle(path: &Path, statement: &'static str) {
@@ -89,7 +91,7 @@ async fn a_newer_schema_is_refused() {
     .await;
     for opened in [SqliteStore::open(&path).await, SqliteStore::open_read_only(&path).await] {
         let error = opened.unwrap_err();
-        assert!(matches!(error, StoreError::NewerSchema { found: 999, known: 1, .. }), "{error}");
+        assert!(matches!(error, StoreError::NewerSchema { found: 999, known: 2, .. }), "{error}");
     }
     meddle(&path, "DELETE FROM _sqlx_migrations").await;
     let older = SqliteStore::open_read_only(&path).await.unwrap_err();
@@ -113,4 +115,44 @@ async fn a_changed_line_is_found_out() {
     let outcomes: Vec<_> = events.iter().map(|sealed| verifier.line(&sealed.line)).collect();
     assert!(outcomes[0].is_ok());
     assert_eq!(outcomes[1], Err(ChainError::Altered { line: 2 }));
+}
+
+#[tokio::test]
+async fn a_database_from_before_outlines_gets_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    let mut before = Vec::new();
+    for body in [finished(EndStatus::Failed), step_finished(2, StepStatus::TimedOut)] {
+        let job = store.schedule(steps_job("true")).await.unwrap();
+        let lease = std::time::Duration::from_secs(60);
+        let claimed = store.claim_next_job(&worker("w"), lease).await.unwrap().unwrap();
+        let bodies = vec![
+            step_finished(1, StepStatus::Failed),
+            EventBody::SandboxLost { reason: "gone".into() },
+            step_finished(1, StepStatus::Succeeded),
+            step_finished(2, StepStatus::Failed),
+            result_stored(),
+            body,
+        ];
+        store.append(job, claimed.generation, bodies).await.unwrap();
+        before.push(store.outline(job).await.unwrap());
+    }
+    store.close().await;
+    for column in [
+        "ALTER TABLE jobs DROP COLUMN steps_done",
+        "ALTER TABLE jobs DROP COLUMN steps_total",
+        "ALTER TABLE jobs DROP COLUMN failed_steps",
+        "ALTER TABLE jobs DROP COLUMN result_seq",
+        "DELETE FROM _sqlx_migrations WHERE version = 2",
+    ] {
+        meddle(&path, column).await;
+    }
+    let store = SqliteStore::open(&path).await.unwrap();
+    for outline in before {
+        assert_eq!(outline.steps_total, Some(1));
+        assert!(outline.result.is_some() && outline.steps_done >= 2);
+        let after = store.outline(outline.id).await.unwrap();
+        assert_eq!(format!("{after:?}"), format!("{outline:?}"));
+    }
 }

@@ -2,11 +2,7 @@
 
 use bellglass_protocol::step::OutputStream;
 
-/// Bytes kept from the beginning, and again from the end, of each of a step's two outputs.
-const STREAM_KEPT: usize = 32 << 10;
-
-/// The same for what a model is shown, which holds both.
-const SHOWN_KEPT: usize = 16 << 10;
+use crate::recording::Recording;
 
 /// Head and tail of one stream.
 #[derive(Debug)]
@@ -62,6 +58,7 @@ impl HeadAndTail {
 /// What is kept of a step's output in its record.
 #[derive(Debug)]
 pub(crate) struct Capture {
+    recording: Recording,
     stdout: HeadAndTail,
     stderr: HeadAndTail,
     /// Both, in the order in which they came.
@@ -69,12 +66,18 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(recording: Recording) -> Self {
         Self {
-            stdout: HeadAndTail::new(STREAM_KEPT),
-            stderr: HeadAndTail::new(STREAM_KEPT),
-            shown: HeadAndTail::new(SHOWN_KEPT),
+            recording,
+            stdout: HeadAndTail::new(recording.stream_kept()),
+            stderr: HeadAndTail::new(recording.stream_kept()),
+            shown: HeadAndTail::new(recording.shown_kept()),
         }
+    }
+
+    /// How well the step is recorded.
+    pub(crate) fn recording(&self) -> Recording {
+        self.recording
     }
 
     pub(crate) fn push(&mut self, stream: OutputStream, bytes: &[u8]) {
@@ -100,20 +103,20 @@ impl Capture {
     }
 
     pub(crate) fn stdout(&self) -> String {
-        self.stdout.text()
+        self.recording.fit(self.stdout.text())
     }
 
     pub(crate) fn stderr(&self) -> String {
-        self.stderr.text()
+        self.recording.fit(self.stderr.text())
     }
 
     pub(crate) fn shown(&self) -> String {
-        self.shown.text()
+        self.recording.fit(self.shown.text())
     }
 
-    /// Whether a model is not shown all of it.
+    /// Whether a model is not shown all of it, as it was.
     pub(crate) fn is_cut(&self) -> bool {
-        self.shown.dropped() > 0 || self.dropped() > 0
+        self.shown.dropped() > 0 || self.dropped() > 0 || !self.recording.keeps(&self.shown.text())
     }
 }
 
@@ -153,9 +156,28 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_do_no_harm() {
-        let mut capture = Capture::new();
+        let mut capture = Capture::new(Recording::Full);
         capture.push(OutputStream::Stderr, b"a\xff\xfeb");
         assert_eq!(capture.stderr(), "a\u{fffd}\u{fffd}b");
         assert_eq!(capture.stdout(), "");
+    }
+    #[test]
+    fn a_short_record_is_short_whatever_is_written() {
+        let mut capture = Capture::new(Recording::Short);
+        for _ in 0..1000 {
+            capture.push(OutputStream::Stdout, &[0; 100]);
+            capture.push(OutputStream::Stderr, &[0xff; 100]);
+        }
+        for text in [capture.stdout(), capture.stderr(), capture.shown()] {
+            let line = serde_json::to_string(&text).unwrap();
+            assert!(line.len() < 2048, "{} bytes", line.len());
+        }
+        assert!(capture.is_cut());
+        // What is replaced is not all there either.
+        let mut capture = Capture::new(Recording::Short);
+        capture.push(OutputStream::Stdout, b"plain\n");
+        assert!(!capture.is_cut());
+        capture.push(OutputStream::Stdout, b"\x1b");
+        assert!(capture.is_cut());
     }
 }

@@ -34,6 +34,15 @@ impl Clock {
         }
     }
 
+    /// Stops the clock. It has rung before this returns, or never will.
+    pub(crate) async fn stop(mut self) {
+        if let Some((_, ringing)) = self.running.take() {
+            ringing.abort();
+            // However it ended, it ended.
+            let _ = ringing.await;
+        }
+    }
+
     pub(crate) fn go_on(&mut self) {
         let (left, stop) = (self.left, self.stop.clone());
         let ringing = tokio::spawn(async move {
@@ -76,6 +85,20 @@ mod tests {
             let paused = Duration::from_secs(paused);
             let time = time_left(Seconds::whole(60), began.map(at), at(now), paused);
             assert_eq!(time, Duration::from_secs(left), "{began:?} {now}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_stopped_clock_never_rings() {
+        for _ in 0..1000 {
+            let stop = StopSwitch::new();
+            let mut clock = Clock { left: Duration::ZERO, stop: stop.clone(), running: None };
+            clock.go_on();
+            tokio::task::yield_now().await;
+            clock.stop().await;
+            let rang = stop.reason();
+            tokio::task::yield_now().await;
+            assert_eq!(stop.reason(), rang);
         }
     }
 }

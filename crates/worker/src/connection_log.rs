@@ -12,12 +12,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::job_log::JobLog;
+use crate::recording::Recording;
 
 /// How long connections are gathered before they become events.
 const GATHER: Duration = Duration::from_millis(200);
 
 /// Different hosts in one gathering. What a hostile program adds beyond that is summed up.
 const MOST_HOSTS: usize = 50;
+
+/// The same once the job's records are short: longer gatherings, and of few hosts.
+const SHORT_GATHER: Duration = Duration::from_secs(10);
+const SHORT_MOST_HOSTS: usize = 3;
 
 /// Stands for all hosts beyond [`MOST_HOSTS`].
 const OTHERS: &str = "(others)";
@@ -53,7 +58,7 @@ impl NetworkJournal {
     pub(crate) async fn finish(self) {
         self.closing.cancel();
         let _ = self.task.await;
-        let rest = self.shared.take();
+        let rest = self.shared.take(self.log.recording());
         if !rest.is_empty()
             && let Err(error) = self.log.append(rest).await
         {
@@ -63,8 +68,16 @@ impl NetworkJournal {
 }
 
 impl Gathering {
-    fn take(&self) -> Vec<EventBody> {
-        let gathered = std::mem::take(&mut *self.lock());
+    fn take(&self, recording: Recording) -> Vec<EventBody> {
+        let mut gathered = std::mem::take(&mut *self.lock());
+        if recording == Recording::Short && gathered.len() > SHORT_MOST_HOSTS {
+            let rest = gathered.split_off(SHORT_MOST_HOSTS);
+            rest.into_iter().for_each(|(mut connection, count)| {
+                connection.host = OTHERS.into();
+                connection.port = 0;
+                add(&mut gathered, connection, count);
+            });
+        }
         let event = |(connection, count)| EventBody::NetworkConnection { connection, count };
         gathered.into_iter().map(event).collect()
     }
@@ -84,16 +97,20 @@ impl ConnectionLog for Gathering {
                 connection.port = 0;
             }
         }
-        match gathered.iter_mut().find(|(other, _)| is_same(other, &connection)) {
-            Some((other, count)) => {
-                other.bytes_out += connection.bytes_out;
-                other.bytes_in += connection.bytes_in;
-                *count += 1;
-            }
-            None => gathered.push((connection, 1)),
-        }
+        add(&mut gathered, connection, 1);
         drop(gathered);
         self.arrived.notify_one();
+    }
+}
+
+fn add(gathered: &mut Vec<(Connection, u64)>, connection: Connection, times: u64) {
+    match gathered.iter_mut().find(|(other, _)| is_same(other, &connection)) {
+        Some((other, count)) => {
+            other.bytes_out += connection.bytes_out;
+            other.bytes_in += connection.bytes_in;
+            *count += times;
+        }
+        None => gathered.push((connection, times)),
     }
 }
 
@@ -104,10 +121,14 @@ fn is_same(one: &Connection, other: &Connection) -> bool {
 async fn write(gathering: Arc<Gathering>, log: JobLog, closing: CancellationToken) {
     let gather = async || {
         gathering.arrived.notified().await;
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(match log.recording() {
+            Recording::Full => GATHER,
+            Recording::Short => SHORT_GATHER,
+        })
+        .await;
     };
     while closing.run_until_cancelled(gather()).await.is_some() {
-        let events = gathering.take();
+        let events = gathering.take(log.recording());
         if !events.is_empty() && log.append(events).await.is_err() {
             return;
         }
@@ -121,6 +142,14 @@ mod tests {
 
     #[test]
     fn a_flood_of_connections_is_summed_up() {
+        for (recording, most) in
+            [(Recording::Full, MOST_HOSTS), (Recording::Short, SHORT_MOST_HOSTS)]
+        {
+            summed_up(recording, most);
+        }
+    }
+
+    fn summed_up(recording: Recording, most: usize) {
         let gathering = Gathering::default();
         for n in 0..10_000u32 {
             gathering.connection(Connection {
@@ -131,8 +160,8 @@ mod tests {
                 bytes_in: 0,
             });
         }
-        let events = gathering.take();
-        assert_eq!(events.len(), MOST_HOSTS + 1);
+        let events = gathering.take(recording);
+        assert_eq!(events.len(), most + 1);
         let total: u64 = events
             .iter()
             .map(|event| match event {

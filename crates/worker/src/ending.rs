@@ -1,5 +1,6 @@
 //! The end of a job: the workspace packed, the decision written down, the sandbox gone, `finished`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError, ResultSummary};
@@ -10,7 +11,8 @@ use bellglass_protocol::view::JobStatus;
 use bellglass_sandbox::{Sandbox, SandboxName};
 use bellglass_store::artifacts::ArtifactKey;
 use bellglass_store::{Store, StoreError};
-use futures::StreamExt as _;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
 
 use crate::job_log::JobLog;
 use crate::pack::{Addition, pack_workspace};
@@ -57,7 +59,7 @@ pub(crate) async fn conclude(
     spec: &JobSpec,
     ending: Ending,
     sandbox: Option<Sandbox>,
-    way_out: WayOut,
+    way_out: &WayOut,
     stop: &StopSwitch,
 ) -> Result<(), StoreError> {
     // Any other reason to stop is news, even if it came before packing began.
@@ -68,7 +70,7 @@ pub(crate) async fn conclude(
     let (mut status, mut error) = ending.status(spec);
     let mut events = Vec::new();
     if let Some(sandbox) = &sandbox {
-        match pack(shared, log, spec, sandbox, stop, known).await? {
+        match pack(shared, log, spec, sandbox, stop, known).await {
             Packed::Result(result) => events.push(EventBody::ResultStored { result }),
             Packed::LeftTo(reason) => {
                 tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
@@ -84,7 +86,8 @@ pub(crate) async fn conclude(
             }
         }
     }
-    let end = JobEnd { status, failed_steps: log.view().failed_steps, error };
+    let failed_steps = log.look(|view| view.failed_steps.clone());
+    let end = JobEnd { status, failed_steps, error };
     events.push(EventBody::Concluded { end: end.clone() });
     log.append(events).await?;
     finish(shared, log, end, sandbox, way_out).await
@@ -96,12 +99,12 @@ pub(crate) async fn finish(
     log: &JobLog,
     end: JobEnd,
     sandbox: Option<Sandbox>,
-    way_out: WayOut,
+    way_out: &WayOut,
 ) -> Result<(), StoreError> {
     let gone = match sandbox {
         Some(sandbox) => sandbox.destroy().await,
         // It may have ended together with whoever was about to remove it.
-        None => shared.backend.remove(&SandboxName::of_job(log.job)).await,
+        None => shared.backends.remove(&SandboxName::of_job(log.job)).await,
     };
     if let Err(error) = gone {
         tracing::error!(job = %log.job, %error, "could not remove the sandbox");
@@ -131,30 +134,30 @@ async fn pack(
     sandbox: &Sandbox,
     stop: &StopSwitch,
     known: Option<StopReason>,
-) -> Result<Packed, StoreError> {
-    let memory = serde_json::to_vec_pretty(&memory_document(&log.view())).unwrap_or_default();
+) -> Packed {
     let mut additions = vec![
-        Addition { name: "agent.log", content: whole_log(&*shared.store, log.job).await? },
-        Addition { name: "memory.json", content: memory },
+        Addition { name: "agent.log", content: whole_log(shared.store.clone(), log.job).boxed() },
+        Addition { name: "memory.json", content: memory(shared.store.clone(), log.job).boxed() },
     ];
     if let Some(content) = last_context(shared, log.job).await {
+        let content = futures::stream::once(async { Ok(content.into()) }).boxed();
         additions.push(Addition { name: "context/current.json", content });
     }
     let limit = spec.limits.disk.0;
     let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
     let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
-    Ok(tokio::select! {
+    tokio::select! {
         packed = packing => match packed {
             Ok(result) => Packed::Result(result),
             Err(error) => Packed::Failed(error.to_string()),
         },
         () = sandbox.gone() => Packed::Failed("the sandbox was gone".into()),
         () = tokio::time::sleep(time) => Packed::Failed("packing took too long".into()),
-        reason = stop.stopped_beyond(known) => match reason {
-            StopReason::Cancelled | StopReason::TimeLimit => Packed::Cancelled,
-            StopReason::LeaseLost | StopReason::ShuttingDown => Packed::LeftTo(reason),
+        reason = stop.packing_stopped(known) => match reason {
+            reason if reason.ends_the_job() => Packed::Cancelled,
+            reason => Packed::LeftTo(reason),
         },
-    })
+    }
 }
 
 /// The conversation with the model, if there was one.
@@ -167,22 +170,37 @@ async fn last_context(shared: &Shared, job: JobId) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// The events so far, as they go into the ZIP.
-async fn whole_log(store: &dyn Store, job: JobId) -> Result<Vec<u8>, StoreError> {
+/// The events so far, as they go into the ZIP: page by page, since there can be many.
+fn whole_log(
+    store: Arc<dyn Store>,
+    job: JobId,
+) -> impl Stream<Item = Result<Bytes, StoreError>> + Send {
     const PAGE: u32 = 1000;
-    let mut text = Vec::new();
-    let mut after = 0;
-    loop {
-        let page = store.events_after(job, after, PAGE).await?;
-        for sealed in &page {
-            text.extend_from_slice(sealed.line.as_bytes());
-            text.push(b'\n');
-            after = sealed.event.seq;
+    futures::stream::try_unfold(0, move |after| {
+        let store = store.clone();
+        async move {
+            let page = store.events_after(job, after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(None) };
+            let after = last.event.seq;
+            let mut text = Vec::new();
+            for sealed in &page {
+                text.extend_from_slice(sealed.line.as_bytes());
+                text.push(b'\n');
+            }
+            Ok(Some((Bytes::from(text), after)))
         }
-        if page.len() < PAGE as usize {
-            return Ok(text);
-        }
-    }
+    })
+}
+
+/// `memory.json`. Read only when its turn comes, so that no longer than that it is in memory.
+fn memory(
+    store: Arc<dyn Store>,
+    job: JobId,
+) -> impl Stream<Item = Result<Bytes, StoreError>> + Send {
+    futures::stream::once(async move {
+        let view = store.job(job).await?;
+        Ok(serde_json::to_vec_pretty(&memory_document(&view)).unwrap_or_default().into())
+    })
 }
 
 /// Removes the spools of a job whose output is recorded, or void.

@@ -10,11 +10,12 @@ use bellglass_protocol::id::CallId;
 use bellglass_protocol::job::Limits;
 use bellglass_protocol::step::{OutputStream, StepOutcome};
 use bellglass_protocol::tool::ToolCall;
+use bellglass_protocol::view::StepView;
 use bellglass_protocol::wire::CallResult;
 use bellglass_sandbox::Sandbox;
 use bellglass_sandbox::client::{ClientError, GuestClient, OutputSink};
 use bellglass_store::StoreError;
-use bellglass_store::artifacts::{ArtifactKey, Artifacts};
+use bellglass_store::artifacts::{ArtifactKey, Artifacts, run_apart};
 use bytes::Bytes;
 
 use crate::capture::Capture;
@@ -62,6 +63,8 @@ pub(crate) struct SandboxHands<'a> {
     pub(crate) limits: Limits,
     pub(crate) stop: StopSwitch,
     pub(crate) spools: PathBuf,
+    /// Output of the job's steps that is kept in full so far.
+    pub(crate) kept: u64,
     /// The step that an earlier worker started and did not see the end of.
     pub(crate) already_started: Option<u32>,
 }
@@ -75,14 +78,15 @@ impl SandboxHands<'_> {
         }
         let started = Instant::now();
         let kills_before = self.sandbox.out_of_memory_kills().await;
-        let mut capture = Capture::new();
+        let mut capture = Capture::new(self.log.recording());
         let mut events = Vec::new();
         let ended = self.run_and_keep(n, &call, &mut capture, &mut events).await;
         let outcome = match ended {
-            Ok(mut outcome) => {
+            Ok((mut outcome, counted_by_guest)) => {
                 if outcome.status.is_failure() {
                     let kills = self.sandbox.out_of_memory_kills().await;
-                    let kills = kills.saturating_sub(kills_before);
+                    // Where no control group counts, the guest does.
+                    let kills = kills.saturating_sub(kills_before).max(counted_by_guest);
                     outcome::note_out_of_memory(&mut outcome, kills, &self.limits);
                 }
                 Ok(outcome)
@@ -103,6 +107,8 @@ impl SandboxHands<'_> {
         };
         events.push(EventBody::StepFinished { n, outcome: Box::new(outcome) });
         self.log.append(events).await?;
+        // Only now: until then whoever takes the job up needs it.
+        spool::remove(&spool::of_step(&self.spools, self.log.job, n)).await;
         if let Some(error) = error {
             return Err(error);
         }
@@ -116,28 +122,43 @@ impl SandboxHands<'_> {
     }
 
     /// Runs the call and keeps its output: the whole of it, if it is long, as an artifact. What is
-    /// left of its live events goes to `events`.
+    /// left of its live events goes to `events`. Also tells how many processes the guest ended for
+    /// want of memory.
     async fn run_and_keep(
-        &self,
+        &mut self,
         n: u32,
         call: &ToolCall,
         capture: &mut Capture,
         events: &mut Vec<EventBody>,
-    ) -> Result<StepOutcome, HandsError> {
-        let path = spool::job_folder(&self.spools, self.log.job).join(n.to_string());
-        let spool = Spool::open(path, self.limits.output.0, capture)
+    ) -> Result<(StepOutcome, u64), HandsError> {
+        let path = spool::of_step(&self.spools, self.log.job, n);
+        let spool = Spool::open(path, self.limits.output.0.min(self.room()), capture)
             .map_err(|error| HandsError::Disk(error.to_string()))?;
-        let live = LiveOutput::new(self.log.clone(), n);
+        let live = LiveOutput::new(self.log.clone(), n, capture.recording());
         let mut keeper = Keeper { capture, spool, live };
         let result = self.run(n, call, &mut keeper).await;
         let Keeper { capture, spool, live } = keeper;
         events.extend(live.finish(n).await);
 
-        let mut outcome = outcome::of_result(capture, result?, self.stop.reason());
+        let result = result?;
+        let memory_kills = result.memory_kills;
+        let clipped = result.text.clone();
+        let clipped = clipped.filter(|text| outcome::is_clipped(text, capture.recording()));
+        let mut outcome = outcome::of_result(capture, result, self.stop.reason());
         if capture.is_cut() {
+            outcome.unkept_bytes = spool.let_go();
             outcome.full_output = Some(self.store_output(n, spool).await?);
+        } else if let Some(text) = clipped
+            && text.len() as u64 <= self.room()
+        {
+            outcome.full_output = Some(self.store_text(n, text).await?);
         }
-        Ok(outcome)
+        Ok((outcome, memory_kills))
+    }
+
+    /// How much more may be kept in full.
+    fn room(&self) -> u64 {
+        self.limits.total_output.0.saturating_sub(self.kept)
     }
 
     async fn run(
@@ -180,18 +201,33 @@ impl SandboxHands<'_> {
         }
     }
 
+    /// Stores the whole of an answer of which the record holds a part.
+    async fn store_text(&mut self, n: u32, text: String) -> Result<String, HandsError> {
+        self.kept += text.len() as u64;
+        let key = ArtifactKey::step_output(self.log.job, n);
+        let stored = self.artifacts.put(&key, text.into()).await;
+        stored.map(|()| key.as_str().to_owned()).map_err(|error| HandsError::Disk(describe(&error)))
+    }
+
     /// Stores a long output in full. Returns the artifact's key.
-    async fn store_output(&self, n: u32, spool: Spool) -> Result<String, HandsError> {
+    async fn store_output(&mut self, n: u32, spool: Spool) -> Result<String, HandsError> {
+        self.kept += spool.bytes() - spool.let_go();
         let key = ArtifactKey::step_output(self.log.job, n);
         let mut writer = self.artifacts.writer(key.clone());
-        let stored = tokio::task::spawn_blocking(move || {
+        let stored = run_apart(move || {
             spool.copy_to(&mut writer).map_err(|error| error.to_string())?;
             writer.finish().map_err(|error| error.to_string())
         })
         .await
-        .expect("the copying task does not panic");
+        .unwrap_or_else(|error| Err(describe(&error)));
         stored.map(|_| key.as_str().to_owned()).map_err(HandsError::Disk)
     }
+}
+
+/// What the steps so far have in full, beside their records.
+pub(crate) fn kept_by(steps: &[StepView]) -> u64 {
+    let stored = steps.iter().filter(|step| step.full_output.is_some());
+    stored.map(|step| step.output_bytes.saturating_sub(step.unkept_bytes)).sum()
 }
 
 /// Has the guest end a call. Returns only if that cannot be; else the call itself returns.

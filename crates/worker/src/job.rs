@@ -9,14 +9,15 @@ use bellglass_protocol::event::{EventBody, JobError};
 use bellglass_protocol::job::{JobSpec, Work};
 use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::Encoding;
-use bellglass_sandbox::egress::Egress;
+use bellglass_protocol::view::JobView;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
+use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::ending::{Ending, conclude, finish, remove_spools};
-use crate::hands::{HandsError, SandboxHands, describe};
+use crate::hands::{HandsError, SandboxHands, describe, kept_by};
 use crate::job_log::JobLog;
 use crate::queue::Shared;
 use crate::stop::{StopReason, StopSwitch};
@@ -29,21 +30,28 @@ pub(crate) async fn run_job(
     shared: Arc<Shared>,
     claimed: ClaimedJob,
     stop: StopSwitch,
+    network_changed: Arc<Notify>,
 ) -> Result<(), StoreError> {
     let log = JobLog::new(shared.store.clone(), claimed);
-    let view = log.view();
-    if view.cancel_requested {
+    let spec = log.look(|view| view.spec.clone());
+    if log.look(|view| view.cancel_requested) {
         stop.stop(StopReason::Cancelled);
     }
-    if let Some(end) = view.conclusion {
+    let way_out = WayOut::new(shared.clone(), log.clone());
+    if let Some(end) = log.look(|view| view.conclusion.clone()) {
         // Whoever held the job before came as far as this, and the result is safe.
-        let sandbox = find_sandbox(&shared, &view.spec, &log, None).await.ok().flatten();
-        return finish(&shared, &log, end, sandbox, WayOut::none()).await;
+        let sandbox = find_sandbox(&shared, &spec, &log).await.ok().flatten();
+        return finish(&shared, &log, end, sandbox, &way_out).await;
     }
-    let way_out = WayOut::open(&*shared.network, &log, &view.spec.network).await;
-    let (ending, sandbox) = match open_sandbox(&shared, &log, &stop, way_out.egress()).await? {
+    if let Some(error) = log.look(gives_up) {
+        // Whatever is wrong with it, it is not tried again: neither its steps nor its packing.
+        let ending = stop.reason().map_or(Ending::Broken(error), Ending::Stopped);
+        return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
+    }
+    let (ending, sandbox) = match open_sandbox(&shared, &log, &spec, &stop).await? {
         Opened::Sandbox(sandbox) => {
-            let ending = work(&shared, &log, &view.spec, &sandbox, &stop).await?;
+            let way_out = (&way_out, network_changed);
+            let ending = work(&shared, &log, &spec, &sandbox, way_out, &stop).await?;
             (ending, Some(*sandbox))
         }
         Opened::Nothing(ending) => (ending, None),
@@ -54,7 +62,23 @@ pub(crate) async fn run_job(
         tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
         return Ok(());
     }
-    conclude(&shared, &log, &view.spec, ending, sandbox, way_out, &stop).await
+    conclude(&shared, &log, &spec, ending, sandbox, &way_out, &stop).await
+}
+
+/// How often a job is taken up without getting any further. More than a server is started again
+/// during a long step, and an end to a job that takes its server down each time.
+const MOST_CLAIMS_WITHOUT_PROGRESS: u32 = 10;
+
+/// Why the job is not tried again, if it was tried too often.
+fn gives_up(view: &JobView) -> Option<JobError> {
+    let claims = view.claims_without_progress;
+    (claims > MOST_CLAIMS_WITHOUT_PROGRESS).then(|| JobError {
+        code: "no_progress".into(),
+        message: format!(
+            "the job was taken up {MOST_CLAIMS_WITHOUT_PROGRESS} times and each time interrupted \
+             before it got any further; the server's log may say by what"
+        ),
+    })
 }
 
 /// What came of the wish for a sandbox.
@@ -68,13 +92,11 @@ enum Opened {
 async fn open_sandbox(
     shared: &Shared,
     log: &JobLog,
+    spec: &JobSpec,
     stop: &StopSwitch,
-    egress: Option<Arc<Egress>>,
 ) -> Result<Opened, StoreError> {
-    let view = log.view();
-    let spec = &view.spec;
-    if view.sandbox.is_some() {
-        let reason = match find_sandbox(shared, spec, log, egress.clone()).await {
+    if log.look(|view| view.sandbox.is_some()) {
+        let reason = match find_sandbox(shared, spec, log).await {
             Ok(Some(sandbox)) => {
                 tracing::info!(job = %log.job, "found the job's sandbox still running");
                 return Ok(Opened::Sandbox(Box::new(sandbox)));
@@ -87,6 +109,10 @@ async fn open_sandbox(
             return Ok(Opened::Nothing(Ending::Stopped(reason)));
         }
         log.append(vec![EventBody::SandboxLost { reason }]).await?;
+        // What was kept of its steps is void with them.
+        if let Err(error) = shared.artifacts.delete_job(log.job).await {
+            tracing::warn!(job = %log.job, %error, "could not delete the output of a lost sandbox");
+        }
     }
     if let Some(reason) = stop.reason() {
         return Ok(Opened::Nothing(Ending::Stopped(reason)));
@@ -101,16 +127,23 @@ async fn open_sandbox(
             ),
         })));
     };
+    let backend = match shared.backends.choose(spec.isolation).await {
+        Ok(backend) => backend,
+        Err(lacking) => {
+            let (code, message) = ("isolation_not_available".into(), lacking.to_string());
+            return Ok(Opened::Nothing(Ending::Broken(JobError { code, message })));
+        }
+    };
     let name = SandboxName::of_job(log.job);
     let order = SandboxOrder {
         name,
         rootfs,
         limits: spec.limits,
-        egress: egress.is_some(),
+        nested_sandboxing: spec.nested_sandboxing,
         orphaned_after: shared.orphaned_after,
     };
     let started = Instant::now();
-    match Sandbox::start(&*shared.backend, &order, &spec.image, egress).await {
+    match Sandbox::start(&*backend, &order, &spec.image).await {
         Ok(sandbox) => {
             metrics::histogram!("bellglass_sandbox_start_seconds").record(started.elapsed());
             let report = Box::new(sandbox.report().clone());
@@ -133,10 +166,14 @@ async fn find_sandbox(
     shared: &Shared,
     spec: &JobSpec,
     log: &JobLog,
-    egress: Option<Arc<Egress>>,
 ) -> Result<Option<Sandbox>, String> {
+    // Which backend made it stands in its report; without one there was none that was used.
+    let Some(report) = log.look(|view| view.sandbox.clone()) else { return Ok(None) };
+    let Some(backend) = shared.backends.named(&report.backend) else {
+        return Err(format!("there is no backend `{}` any more", report.backend));
+    };
     let name = SandboxName::of_job(log.job);
-    let found = Sandbox::find(&*shared.backend, &name, &spec.image, egress).await;
+    let found = Sandbox::find(&**backend, &name, &spec.image).await;
     found.map_err(|error| describe(&error))
 }
 
@@ -146,26 +183,55 @@ async fn work(
     log: &JobLog,
     spec: &JobSpec,
     sandbox: &Sandbox,
+    (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
 ) -> Result<Ending, StoreError> {
     let _presence = shared.live.enter(log.job, sandbox.guest().clone());
-    // A wish to cancel that came between the claim and now was heard by nobody.
-    if shared.store.job(log.job).await?.cancel_requested {
+    // A wish to cancel, or a new policy, that came between the claim and now was heard by nobody.
+    let now = shared.store.job(log.job).await?;
+    if now.cancel_requested {
         stop.stop(StopReason::Cancelled);
     }
-    let view = log.view();
-    let clock = Clock::start(&view, stop.clone());
-    let is_running = |status: StepStatus| status == StepStatus::Running;
-    let running = view.steps.iter().find(|step| is_running(step.status));
-    let already_started = running.map(|step| step.n);
-    if view.steps.is_empty() {
+    if let Err(error) = way_out.apply(sandbox.guest(), now.network).await {
+        return Ok(Ending::Broken(error.into()));
+    }
+    let _following = way_out.follow(sandbox.guest().clone(), network_changed);
+    let mut clock = log.look(|view| Clock::start(view, stop.clone()));
+    let ran = run_to_the_end(shared, log, spec, sandbox, &mut clock, stop).await;
+    // Whether the time was up is decided from here on.
+    clock.stop().await;
+    Ok(match (ran, stop.reason()) {
+        (Err(HandsError::Store(error)), _) => return Err(error),
+        (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
+        // However the last step went: that the job was to stop is what ended it.
+        (_, Some(reason)) if reason.ends_the_job() => Ending::Stopped(reason),
+        (Ok(ending), _) => ending,
+        (Err(error @ HandsError::SandboxLost(_)), _) => {
+            Ending::Broken(JobError { code: "sandbox_lost".into(), message: error.to_string() })
+        }
+        (Err(error @ HandsError::Disk(_)), _) => {
+            Ending::Broken(JobError { code: "output_not_kept".into(), message: error.to_string() })
+        }
+    })
+}
+
+/// Lets the job's mind work until it is done.
+async fn run_to_the_end(
+    shared: &Shared,
+    log: &JobLog,
+    spec: &JobSpec,
+    sandbox: &Sandbox,
+    clock: &mut Clock,
+    stop: &StopSwitch,
+) -> Result<Ending, HandsError> {
+    if log.look(|view| view.steps.is_empty()) {
         tokio::select! {
             placed = place_files(spec, sandbox) => {
                 if let Err(error) = placed {
                     return Ok(Ending::Broken(error));
                 }
             }
-            reason = stop.stopped() => return Ok(Ending::Stopped(reason)),
+            reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
         }
     }
     let (mut mind, models): (Box<dyn Mind>, Line) = match &spec.work {
@@ -173,7 +239,7 @@ async fn work(
         Work::Task(_) => {
             let opened = tokio::select! {
                 opened = open_models(shared, spec) => opened,
-                reason = stop.stopped() => return Ok(Ending::Stopped(reason)),
+                reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
             };
             match opened {
                 Ok((context_tokens, models)) => {
@@ -183,6 +249,10 @@ async fn work(
             }
         }
     };
+    let (already_started, kept) = log.look(|view| {
+        let running = view.steps.iter().find(|step| step.status == StepStatus::Running);
+        (running.map(|step| step.n), kept_by(&view.steps))
+    });
     let hands = SandboxHands {
         log: log.clone(),
         sandbox,
@@ -190,28 +260,15 @@ async fn work(
         limits: spec.limits,
         stop: stop.clone(),
         spools: shared.spools.clone(),
+        kept,
         already_started,
     };
-    let mut world = JobWorld { hands, changes: shared.store.changes(), clock };
-    let mut driven = drive(&mut *mind, &models, &mut world).await;
-    if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven)
-        && let Err(error) = world.keep_last_context(context).await
-    {
-        driven = Err(error);
+    let mut world = JobWorld::new(hands, shared.store.changes(), clock);
+    let driven = drive(&mut *mind, &models, &mut world).await;
+    if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven) {
+        world.keep_last_context(context).await?;
     }
-    Ok(match (driven, stop.reason()) {
-        (Err(HandsError::Store(error)), _) => return Err(error),
-        (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
-        // However the last step went: that the job was to stop is what ended it.
-        (_, Some(reason)) if reason.ends_the_job() => Ending::Stopped(reason),
-        (Ok(conclusion), _) => Ending::Concluded(conclusion),
-        (Err(error @ HandsError::SandboxLost(_)), _) => {
-            Ending::Broken(JobError { code: "sandbox_lost".into(), message: error.to_string() })
-        }
-        (Err(error @ HandsError::Disk(_)), _) => {
-            Ending::Broken(JobError { code: "output_not_kept".into(), message: error.to_string() })
-        }
-    })
+    driven.map(Ending::Concluded)
 }
 
 /// The models of a task, and how much all of them can read.

@@ -15,8 +15,10 @@ mod live_output;
 mod outcome;
 mod pack;
 mod queue;
+mod recording;
 mod spool;
 mod stop;
+mod sweep;
 mod way_out;
 mod world;
 mod zip_names;
@@ -28,7 +30,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bellglass_sandbox::egress::EgressSettings;
+use bellglass_sandbox::egress::{EgressSettings, Secret};
+use tokio::sync::watch;
 
 /// Where the root file systems of images are.
 #[async_trait]
@@ -37,8 +40,14 @@ pub trait ImageSource: Send + Sync + 'static {
     async fn rootfs(&self, image: &str) -> Option<PathBuf>;
 }
 
-/// What the operator decides about ways out of sandboxes. Asked for once for each job that has one.
+/// What the operator decides about ways out of sandboxes. Asked only for jobs that have one.
 #[async_trait]
 pub trait NetworkSource: Send + Sync + 'static {
     async fn settings(&self) -> Arc<EgressSettings>;
+
+    /// Tells that the settings are others now.
+    fn changes(&self) -> watch::Receiver<()>;
+
+    /// The secret of this name, if there is one.
+    fn secret(&self, name: &str) -> Option<Arc<Secret>>;
 }

@@ -10,15 +10,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::job_log::JobLog;
+use crate::recording::Recording;
 
 /// How long output is gathered before it becomes an event.
 const GATHER: Duration = Duration::from_millis(50);
-
-/// Output of one step that becomes events; the end of longer output is in the step's record.
-const MOST_LIVE: usize = 64 << 10;
-
-/// Events of output that one step may have. Slow output in small pieces would make more of them.
-const MOST_EVENTS: usize = 500;
 
 /// Sends the head of a step's output to the log while the step runs.
 pub(crate) struct LiveOutput {
@@ -26,15 +21,14 @@ pub(crate) struct LiveOutput {
     task: JoinHandle<()>,
 }
 
-#[derive(Default)]
 struct Shared {
     gathered: Mutex<Gathered>,
     arrived: Notify,
     closing: CancellationToken,
 }
 
-#[derive(Default)]
 struct Gathered {
+    recording: Recording,
     /// One piece for each stream, in the order in which they first came. A program that changes
     /// between its streams with every byte must not make an event of every byte.
     pieces: Vec<(OutputStream, Vec<u8>)>,
@@ -44,8 +38,12 @@ struct Gathered {
 }
 
 impl LiveOutput {
-    pub(crate) fn new(log: JobLog, n: u32) -> Self {
-        let shared = Arc::new(Shared::default());
+    pub(crate) fn new(log: JobLog, n: u32, recording: Recording) -> Self {
+        let shared = Arc::new(Shared {
+            gathered: Mutex::new(Gathered::new(recording)),
+            arrived: Notify::new(),
+            closing: CancellationToken::new(),
+        });
         let task = tokio::spawn(send(shared.clone(), log, n));
         Self { shared, task }
     }
@@ -88,9 +86,13 @@ enum Pushed {
 }
 
 impl Gathered {
+    fn new(recording: Recording) -> Self {
+        Self { recording, pieces: Vec::new(), taken: 0, events: 0 }
+    }
+
     fn push(&mut self, stream: OutputStream, bytes: &[u8]) -> Pushed {
-        let bytes = &bytes[..bytes.len().min(MOST_LIVE - self.taken)];
-        if bytes.is_empty() || self.events >= MOST_EVENTS {
+        let bytes = &bytes[..bytes.len().min(self.recording.most_live() - self.taken)];
+        if bytes.is_empty() || self.events >= self.recording.most_live_events() {
             return Pushed::LeftOut;
         }
         self.taken += bytes.len();
@@ -110,8 +112,8 @@ impl Gathered {
                     self.pieces.push((stream, unfinished));
                 }
             }
-            if !bytes.is_empty() && self.events < MOST_EVENTS {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
+            if !bytes.is_empty() && self.events < self.recording.most_live_events() {
+                let text = self.recording.fit(String::from_utf8_lossy(&bytes).into_owned());
                 events.push(EventBody::StepOutput { n, stream, text });
                 self.events += 1;
             }
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn changing_streams_makes_no_more_events() {
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered::new(Recording::Full);
         for _ in 0..1000 {
             gathered.push(Stderr, b"e");
             gathered.push(Stdout, b"o");
@@ -177,19 +179,20 @@ mod tests {
 
     #[test]
     fn slow_output_has_an_end_too() {
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered::new(Recording::Full);
         let mut events = 0;
-        for _ in 0..MOST_EVENTS {
+        let most = Recording::Full.most_live_events();
+        for _ in 0..most {
             gathered.push(Stdout, b"o");
             gathered.push(Stderr, b"e");
             events += gathered.take_events(1, Rest::Keep).len();
         }
-        assert_eq!(events, MOST_EVENTS);
+        assert_eq!(events, most);
     }
 
     #[test]
     fn each_stream_keeps_its_unfinished_character() {
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered::new(Recording::Full);
         gathered.push(Stdout, &"aé".as_bytes()[..2]);
         gathered.push(Stderr, &"文".as_bytes()[..2]);
         assert_eq!(taken(&mut gathered, Rest::Keep), [(Stdout, "a".to_owned())]);

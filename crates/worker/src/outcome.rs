@@ -9,10 +9,8 @@ use bellglass_protocol::step::{StepOutcome, StepStatus, ToolError};
 use bellglass_protocol::wire::CallResult;
 
 use crate::capture::Capture;
+use crate::recording::Recording;
 use crate::stop::StopReason;
-
-/// The longest texts that are taken over from a guest's own words.
-const MOST_GUEST_TEXT: usize = 64 << 10;
 
 /// The record of a step that the guest saw to its end.
 pub(crate) fn of_result(
@@ -20,13 +18,14 @@ pub(crate) fn of_result(
     result: CallResult,
     stopped: Option<StopReason>,
 ) -> StepOutcome {
+    let recording = capture.recording();
     let shown = match result.text {
-        Some(text) => clip(text),
+        Some(text) => clip(text, recording),
         None => capture.shown(),
     };
     let error = result.error.map(|error| ToolError {
-        code: error.code.chars().take(64).collect(),
-        message: clip(error.message),
+        code: recording.fit(error.code.chars().take(64).collect()),
+        message: clip(error.message, recording),
     });
     let status = match result.status {
         // A guest that claims to be still running has broken its word.
@@ -42,6 +41,7 @@ pub(crate) fn of_result(
         output: shown,
         output_bytes: capture.total(),
         dropped_bytes: capture.dropped(),
+        unkept_bytes: 0,
         full_output: None,
         error: None,
         duration_ms: result.duration_ms,
@@ -78,6 +78,7 @@ pub(crate) fn of_interruption(
         error: Some(ToolError { code: code.into(), message }),
         duration_ms: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
         output_bytes: capture.total(),
+        memory_kills: 0,
     };
     of_result(capture, result, None)
 }
@@ -105,12 +106,18 @@ fn add_line(outcome: &mut StepOutcome, remark: &str) {
     shown.push_str(&format!("[{remark}]"));
 }
 
-fn clip(mut text: String) -> String {
-    if text.len() > MOST_GUEST_TEXT {
-        text.truncate(text.floor_char_boundary(MOST_GUEST_TEXT));
+/// Whether a guest's text does not go into the record as it is.
+pub(crate) fn is_clipped(text: &str, recording: Recording) -> bool {
+    text.len() > recording.most_guest_text() || !recording.keeps(text)
+}
+
+fn clip(mut text: String, recording: Recording) -> String {
+    let most = recording.most_guest_text();
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
         text.push_str("\n[cut]");
     }
-    text
+    recording.fit(text)
 }
 
 #[cfg(test)]
@@ -127,12 +134,13 @@ mod tests {
             error: None,
             duration_ms: 5,
             output_bytes: 0,
+            memory_kills: 0,
         }
     }
 
     #[test]
     fn remarks_stand_below_the_output() {
-        let mut capture = Capture::new();
+        let mut capture = Capture::new(Recording::Full);
         capture.push(OutputStream::Stdout, b"half a line");
         let shown =
             |status, code, stopped| of_result(&capture, result(status, code), stopped).output;
@@ -146,10 +154,13 @@ mod tests {
 
     #[test]
     fn a_guest_cannot_flood_the_record() {
-        let mut long = result(StepStatus::Running, None);
-        long.text = Some("ü".repeat(MOST_GUEST_TEXT));
-        let outcome = of_result(&Capture::new(), long, None);
-        assert!(outcome.output.len() <= MOST_GUEST_TEXT + 10);
-        assert_eq!(outcome.status, StepStatus::Failed);
+        for recording in [Recording::Full, Recording::Short] {
+            let most = recording.most_guest_text();
+            let mut long = result(StepStatus::Running, None);
+            long.text = Some("ü".repeat(most));
+            let outcome = of_result(&Capture::new(recording), long, None);
+            assert!(outcome.output.len() <= most + 10);
+            assert_eq!(outcome.status, StepStatus::Failed);
+        }
     }
 }

@@ -1,23 +1,25 @@
 //! Packs a workspace into the job's ZIP: streamed from the guest, never whole in memory.
 
 mod allowance;
+mod archive;
 
-use std::io::{self, Write};
+use std::io;
 
 use bellglass_protocol::event::ResultSummary;
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::wire::{Entry, EntryKind};
-use bellglass_sandbox::client::{ClientError, GuestClient, Packed};
-use bellglass_store::artifacts::{ArtifactError, ArtifactKey, ArtifactWriter, Artifacts};
+use bellglass_protocol::wire::Packed;
+use bellglass_sandbox::client::{ClientError, GuestClient};
+use bellglass_store::StoreError;
+use bellglass_store::artifacts::{
+    ArtifactError, ArtifactKey, ArtifactWriter, Artifacts, run_apart,
+};
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
-use zip::write::{SimpleFileOptions, StreamWriter};
-use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use self::allowance::Allowance;
-use crate::zip_names::ZipNames;
+use self::archive::{Archive, Finished, printable};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PackError {
@@ -25,14 +27,16 @@ pub(crate) enum PackError {
     Guest(#[from] ClientError),
     #[error("the ZIP could not be written: {0}")]
     Zip(#[from] zip::result::ZipError),
+    #[error("the job's log could not be read: {0}")]
+    Log(#[from] StoreError),
     #[error("the ZIP could not be stored: {0}")]
     Artifact(#[from] ArtifactError),
 }
 
-/// Files of ours that go into the ZIP beside the workspace.
+/// A file of ours that goes into the ZIP beside the workspace.
 pub(crate) struct Addition {
     pub(crate) name: &'static str,
-    pub(crate) content: Vec<u8>,
+    pub(crate) content: BoxStream<'static, Result<Bytes, StoreError>>,
 }
 
 /// Packs the workspace of `guest`. At most `limit` bytes of file content are taken.
@@ -59,9 +63,9 @@ async fn pack(
 ) -> Result<ResultSummary, PackError> {
     // A few pieces are on their way at most: a slow disk slows the guest down.
     let (sender, receiver) = mpsc::channel(8);
-    let zipping = tokio::task::spawn_blocking(move || zip(writer, receiver, additions));
-    let fed = feed(pieces, sender, allowance).await;
-    let zipped = zipping.await.expect("the zipping task does not panic");
+    let zipping = run_apart(move || zip(writer, receiver));
+    let fed = feed(pieces, sender, allowance, additions).await;
+    let zipped = zipping.await?;
     // When the guest fails, the ZIP ends early for that reason alone. The other way round the
     // feeding just stops.
     fed?;
@@ -70,6 +74,10 @@ async fn pack(
 
 enum Piece {
     Packed(Packed),
+    /// A file of ours begins.
+    Addition(&'static str),
+    /// Data of that file.
+    Added(Bytes),
     /// Everything is there; without this the ZIP is not finished.
     Complete {
         note: Option<String>,
@@ -80,7 +88,8 @@ async fn feed(
     mut pieces: impl Stream<Item = Result<Packed, ClientError>> + Unpin,
     zip: mpsc::Sender<Piece>,
     mut allowance: Allowance,
-) -> Result<(), ClientError> {
+    additions: Vec<Addition>,
+) -> Result<(), PackError> {
     let mut current = String::new();
     let note = loop {
         let Some(packed) = pieces.next().await.transpose()? else { break None };
@@ -94,31 +103,34 @@ async fn feed(
             return Ok(());
         }
     };
+    for Addition { name, mut content } in additions {
+        let mut piece = Piece::Addition(name);
+        loop {
+            if zip.send(piece).await.is_err() {
+                return Ok(());
+            }
+            let Some(data) = content.next().await.transpose()? else { break };
+            piece = Piece::Added(data);
+        }
+    }
     let _ = zip.send(Piece::Complete { note }).await;
     Ok(())
-}
-
-/// A text of the guest's, fit for a note.
-fn printable(text: &str) -> String {
-    text.chars().take(200).flat_map(char::escape_debug).collect()
 }
 
 fn zip(
     writer: ArtifactWriter,
     mut pieces: mpsc::Receiver<Piece>,
-    additions: Vec<Addition>,
 ) -> Result<ResultSummary, PackError> {
     let mut archive = Archive::new(writer);
     loop {
         match pieces.blocking_recv() {
-            Some(Piece::Packed(Packed::Entry(entry))) => archive.entry(&entry)?,
-            Some(Piece::Packed(Packed::Data(piece))) => archive.data(&piece)?,
-            Some(Piece::Packed(Packed::FileEnd(Some(error)))) => archive.skip_rest(&error),
-            Some(Piece::Packed(Packed::FileEnd(None))) => {}
+            Some(Piece::Packed(packed)) => archive.take(&packed)?,
+            Some(Piece::Addition(name)) => archive.addition(name)?,
+            Some(Piece::Added(piece)) => archive.data(&piece)?,
             Some(Piece::Complete { note }) => {
-                // This one is kept also when there are many others.
-                archive.skipped.extend(note);
-                return archive.finish(additions);
+                let Finished { writer, sha256, entries, skipped } = archive.finish(note)?;
+                let bytes = writer.finish()?;
+                return Ok(ResultSummary { bytes, sha256, entries, skipped });
             }
             // The guest's side failed and says why there; dropping the writer leaves nothing.
             None => {
@@ -129,146 +141,12 @@ fn zip(
     }
 }
 
-/// The most reasons that are kept for what could not be packed.
-const MOST_SKIPPED: usize = 100;
-
-struct Archive {
-    zip: ZipWriter<StreamWriter<HashingWriter>>,
-    names: ZipNames,
-    entries: u64,
-    skipped: Vec<String>,
-    /// The file whose data comes now; `None` when the data is to be thrown away.
-    open: Option<String>,
-}
-
-impl Archive {
-    fn new(writer: ArtifactWriter) -> Self {
-        let writer = HashingWriter { inner: writer, hash: Sha256::new() };
-        Self {
-            zip: ZipWriter::new_stream(writer),
-            names: ZipNames::default(),
-            entries: 0,
-            skipped: Vec::new(),
-            open: None,
-        }
-    }
-
-    fn entry(&mut self, entry: &Entry) -> Result<(), PackError> {
-        self.open = None;
-        let is_symlink = matches!(entry.kind, EntryKind::Symlink { .. });
-        let name = match self.names.admit(&entry.path, is_symlink) {
-            Ok(name) => name,
-            Err(why) => {
-                self.skipped(format!("{}: {why}", printable(&entry.path)));
-                return Ok(());
-            }
-        };
-        let options = options(entry.mode, entry.modified);
-        match &entry.kind {
-            EntryKind::File => {
-                self.zip.start_file(&name, options)?;
-                self.open = Some(name);
-            }
-            EntryKind::Folder => self.zip.add_directory(name, options)?,
-            EntryKind::Symlink { target } => self.zip.add_symlink(name, target, options)?,
-            EntryKind::Other => {
-                self.skipped(format!(
-                    "{}: neither a file, a folder nor a symlink",
-                    printable(&name)
-                ));
-                return Ok(());
-            }
-        }
-        self.entries += 1;
-        Ok(())
-    }
-
-    fn data(&mut self, piece: &Bytes) -> Result<(), PackError> {
-        if self.open.is_some() {
-            self.zip.write_all(piece).map_err(zip::result::ZipError::from)?;
-        }
-        Ok(())
-    }
-
-    fn skip_rest(&mut self, error: &str) {
-        if let Some(name) = self.open.take() {
-            self.skipped(format!("{}: not whole: {}", printable(&name), printable(error)));
-        }
-    }
-
-    fn skipped(&mut self, reason: String) {
-        if self.skipped.len() < MOST_SKIPPED {
-            self.skipped.push(reason);
-        }
-    }
-
-    fn finish(mut self, additions: Vec<Addition>) -> Result<ResultSummary, PackError> {
-        let now = jiff::Timestamp::now().as_second();
-        for Addition { name, content } in additions {
-            // The workspace's own file of that name, if there is one, keeps it.
-            let hidden = format!(".bellglass/{name}");
-            let Some(name) = self.names.admit_first(&[name, &hidden]) else { continue };
-            self.zip.start_file(name, options(0o644, now))?;
-            self.zip.write_all(&content).map_err(zip::result::ZipError::from)?;
-        }
-        let writer = self.zip.finish()?.into_inner();
-        let sha256 = hex::encode(writer.hash.finalize());
-        let bytes = writer.inner.finish()?;
-        Ok(ResultSummary { bytes, sha256, entries: self.entries, skipped: self.skipped })
-    }
-}
-
-fn options(mode: u32, modified: i64) -> SimpleFileOptions {
-    SimpleFileOptions::default()
-        .compression_method(CompressionMethod::Deflated)
-        .compression_level(Some(3))
-        // Sizes are not known ahead, so every entry is written ready for more than 4 GiB.
-        .large_file(true)
-        // Nobody who unpacks this is given set-user-id or sticky bits.
-        .unix_permissions(mode & 0o777)
-        .last_modified_time(zip_time(modified))
-}
-
-/// ZIP knows the years 1980 to 2107; anything else becomes its first moment.
-fn zip_time(seconds: i64) -> DateTime {
-    let time = jiff::Timestamp::from_second(seconds).ok().and_then(|moment| {
-        let utc = moment.to_zoned(jiff::tz::TimeZone::UTC);
-        let part = |number: i8| u8::try_from(number).ok();
-        DateTime::from_date_and_time(
-            u16::try_from(utc.year()).ok()?,
-            part(utc.month())?,
-            part(utc.day())?,
-            part(utc.hour())?,
-            part(utc.minute())?,
-            part(utc.second())?,
-        )
-        .ok()
-    });
-    time.unwrap_or(DateTime::DEFAULT)
-}
-
-/// Hashes what passes through.
-struct HashingWriter {
-    inner: ArtifactWriter,
-    hash: Sha256,
-}
-
-impl Write for HashingWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.hash.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::archive::MOST_SKIPPED;
     use super::*;
     use bellglass_protocol::step::ToolError;
+    use bellglass_protocol::wire::{Entry, EntryKind};
 
     fn entry(path: &str) -> Result<Packed, ClientError> {
         let (kind, path) = (EntryKind::File, path.into());
@@ -282,10 +160,43 @@ mod tests {
     async fn packed(
         pieces: impl IntoIterator<Item = Result<Packed, ClientError>>,
     ) -> Result<ResultSummary, PackError> {
+        packed_with(pieces, Vec::new()).await
+    }
+
+    async fn packed_with(
+        pieces: impl IntoIterator<Item = Result<Packed, ClientError>>,
+        additions: Vec<Addition>,
+    ) -> Result<ResultSummary, PackError> {
         let folder = tempfile::tempdir().unwrap();
         let artifacts = Artifacts::local(folder.path()).unwrap();
         let writer = artifacts.writer(ArtifactKey::result(JobId::generate()));
-        pack(futures::stream::iter(pieces), writer, Allowance::new(10), Vec::new()).await
+        pack(futures::stream::iter(pieces), writer, Allowance::new(10), additions).await
+    }
+
+    fn agent_log(content: Vec<Result<Bytes, StoreError>>) -> Vec<Addition> {
+        vec![Addition { name: "agent.log", content: futures::stream::iter(content).boxed() }]
+    }
+
+    #[tokio::test]
+    async fn what_is_left_out_of_ours_is_said() {
+        let line = || agent_log(vec![Ok(Bytes::from_static(b"line\n"))]);
+        let taken = [entry("agent.log"), entry(".bellglass/agent.log")];
+        for (taken, said) in [(0, 0), (1, 0), (2, 1)].map(|(n, said)| (&taken[..n], said)) {
+            let entries = taken.iter().map(|taken| match taken {
+                Ok(Packed::Entry(taken)) => Ok(Packed::Entry(taken.clone())),
+                other => panic!("{other:?}"),
+            });
+            let result = packed_with(entries, line()).await.unwrap();
+            let ours = result.skipped.iter().filter(|note| note.starts_with("our own agent.log"));
+            assert_eq!(ours.count(), said, "{:?}", result.skipped);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_log_that_cannot_be_read_makes_no_zip() {
+        let broken = vec![Ok(Bytes::from_static(b"line\n")), Err(StoreError::Closed)];
+        let error = packed_with([entry("a")], agent_log(broken)).await.unwrap_err();
+        assert!(matches!(error, PackError::Log(_)), "{error}");
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
-//! Takes jobs from the queue while there are free slots, keeps their leases, and passes on stops.
+//! Takes jobs from the queue while there are free slots, keeps their leases, and passes on news.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use bellglass_agent::model::catalogue::Catalogue;
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::view::JobStatus;
-use bellglass_sandbox::{Backend, SandboxName};
+use bellglass_sandbox::Backends;
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{ClaimedJob, Store, StoreError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::job::run_job;
 use crate::stop::{StopReason, StopSwitch};
-use crate::{ImageSource, LiveSandboxes, NetworkSource};
+use crate::{ImageSource, LiveSandboxes, NetworkSource, sweep};
 
 /// How a worker works.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct WorkerSettings {
     pub spools: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
     pub orphaned_after: Duration,
+    /// How often sandboxes that no job needs are looked for.
+    pub sweep_every: Duration,
     /// The models that work on tasks.
     pub models: Arc<Catalogue>,
 }
@@ -47,7 +49,7 @@ pub struct Worker {
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artifacts: Arc<Artifacts>,
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) backends: Arc<Backends>,
     pub(crate) images: Arc<dyn ImageSource>,
     pub(crate) network: Arc<dyn NetworkSource>,
     pub(crate) live: LiveSandboxes,
@@ -64,6 +66,8 @@ struct Held(Mutex<HashMap<JobId, HeldJob>>);
 struct HeldJob {
     generation: Generation,
     stop: StopSwitch,
+    /// Told when what the job may reach was changed.
+    network_changed: Arc<Notify>,
     /// Cancelled once nothing is done for the job any more under this generation.
     over: CancellationToken,
 }
@@ -76,7 +80,7 @@ impl Worker {
         settings: WorkerSettings,
         store: Arc<dyn Store>,
         artifacts: Arc<Artifacts>,
-        backend: Arc<dyn Backend>,
+        backends: Arc<Backends>,
         images: Arc<dyn ImageSource>,
         network: Arc<dyn NetworkSource>,
         live: LiveSandboxes,
@@ -87,7 +91,7 @@ impl Worker {
         let shared = Shared {
             store,
             artifacts,
-            backend,
+            backends,
             images,
             network,
             live,
@@ -105,18 +109,32 @@ impl Worker {
         self.shared.store.release_leases(&self.settings.name).await?;
         self.sweep().await;
         let jobs = TaskTracker::new();
-        let heartbeat = tokio::spawn(self.heartbeat());
-        let watch = tokio::spawn(pass_on_stops(self.shared.store.clone(), self.held.clone()));
+        let mut heartbeat = AbortOnDropHandle::new(tokio::spawn(self.heartbeat()));
+        let news = pass_on_news(self.shared.store.clone(), self.held.clone());
+        let mut watch = AbortOnDropHandle::new(tokio::spawn(news));
+        let sweeping = sweep::keep_sweeping(self.shared.clone(), self.settings.sweep_every);
+        let sweeping = AbortOnDropHandle::new(tokio::spawn(sweeping));
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
-        let claiming = shutdown.run_until_cancelled(self.claim_jobs(&slots, &jobs)).await;
-        tracing::debug!(?claiming, "no more jobs are claimed");
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            () = self.claim_jobs(&slots, &jobs) => Ok(()),
+            // Without leases or cancellations no job can be driven well.
+            ended = &mut heartbeat => ended,
+            ended = &mut watch => ended,
+        };
+        tracing::debug!(?ended, "no more jobs are claimed");
 
         self.held.stop_all(StopReason::ShuttingDown);
         jobs.close();
         jobs.wait().await;
-        heartbeat.abort();
-        watch.abort();
+        drop((heartbeat, watch, sweeping));
+        if let Err(error) = ended
+            && let Ok(panic) = error.try_into_panic()
+        {
+            // A bug of ours: whoever waits for the worker is to hear of it.
+            std::panic::resume_unwind(panic);
+        }
         self.shared.store.release_leases(&self.settings.name).await
     }
 
@@ -145,7 +163,13 @@ impl Worker {
         let (job, generation) = (claimed.view.job_id, claimed.generation);
         let stop = StopSwitch::new();
         let over = CancellationToken::new();
-        let entry = HeldJob { generation, stop: stop.clone(), over: over.clone() };
+        let network_changed = Arc::new(Notify::new());
+        let entry = HeldJob {
+            generation,
+            stop: stop.clone(),
+            network_changed: network_changed.clone(),
+            over: over.clone(),
+        };
         let before = self.held.lock().insert(job, entry);
         let (shared, held) = (self.shared.clone(), self.held.clone());
         jobs.spawn(async move {
@@ -158,46 +182,19 @@ impl Worker {
                 before.stop.stop(StopReason::LeaseLost);
                 before.over.cancelled().await;
             }
-            if let Err(error) = run_job(shared, claimed, stop).await {
+            if let Err(error) = run_job(shared, claimed, stop, network_changed).await {
                 tracing::warn!(%job, %error, "the job went out of our hands");
             }
         });
     }
 
-    /// Removes sandboxes whose jobs are over. Those of jobs that are not may be found again.
+    /// Removes sandboxes whose jobs are over, before any is started here.
     async fn sweep(&self) {
-        let keep = match self.unfinished_sandboxes().await {
-            Ok(keep) => keep,
-            Err(error) => {
-                tracing::error!(%error, "cannot tell which sandboxes are in use; removing none");
-                return;
-            }
-        };
-        match self.shared.backend.sweep(&keep).await {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(count, "removed sandboxes that no job needs"),
-            Err(error) => tracing::error!(%error, "cannot remove leftover sandboxes"),
+        let backends = &self.shared.backends;
+        match sweep::unfinished_sandboxes(&*self.shared.store).await {
+            Ok(keep) => sweep::tell(backends.sweep(&keep).await),
+            Err(error) => sweep::cannot_tell(&error),
         }
-    }
-
-    async fn unfinished_sandboxes(&self) -> Result<HashSet<SandboxName>, StoreError> {
-        let mut keep = HashSet::new();
-        for status in [JobStatus::Running, JobStatus::Paused] {
-            let mut filter = bellglass_store::JobFilter {
-                status: Some(status),
-                limit: 200,
-                ..Default::default()
-            };
-            loop {
-                let page = self.shared.store.jobs(&filter).await?;
-                keep.extend(page.jobs.iter().map(|job| SandboxName::of_job(job.id)));
-                filter.before = page.jobs.last().map(|job| job.id);
-                if !page.more {
-                    break;
-                }
-            }
-        }
-        Ok(keep)
     }
 
     /// Renews the leases of all jobs in our hands, and lets go of those that are lost.
@@ -236,17 +233,24 @@ async fn wait_for_work(changes: &mut broadcast::Receiver<bellglass_store::Change
     let _ = tokio::time::timeout(LOOK_AROUND, news).await;
 }
 
-/// Hears of cancellations and tells the jobs.
-async fn pass_on_stops(store: Arc<dyn Store>, held: Arc<Held>) {
+/// Hears of cancellations and of new policies and tells the jobs.
+async fn pass_on_news(store: Arc<dyn Store>, held: Arc<Held>) {
     let mut changes = store.changes();
     loop {
         match changes.recv().await {
-            Ok(change) if change.cancel_requested => held.stop(change.job, StopReason::Cancelled),
-            Ok(_) => {}
+            Ok(change) => {
+                if change.cancel_requested {
+                    held.stop(change.job, StopReason::Cancelled);
+                }
+                if change.network_changed {
+                    held.tell_of_network(change.job);
+                }
+            }
             // Something was missed; ask about every job in our hands.
             Err(broadcast::error::RecvError::Lagged(_)) => {
                 for (job, _) in held.generations() {
-                    if store.job(job).await.is_ok_and(|view| view.cancel_requested) {
+                    held.tell_of_network(job);
+                    if store.outline(job).await.is_ok_and(|outline| outline.cancel_requested) {
                         held.stop(job, StopReason::Cancelled);
                     }
                 }
@@ -268,6 +272,12 @@ impl Held {
     fn stop(&self, job: JobId, reason: StopReason) {
         if let Some(held) = self.lock().get(&job) {
             held.stop.stop(reason);
+        }
+    }
+
+    fn tell_of_network(&self, job: JobId) {
+        if let Some(held) = self.lock().get(&job) {
+            held.network_changed.notify_one();
         }
     }
 

@@ -50,13 +50,18 @@ impl StopSwitch {
 
     /// Returns once there is a reason to stop.
     pub(crate) async fn stopped(&self) -> StopReason {
-        self.stopped_beyond(None).await
+        self.stopped_by(|_| true).await
     }
 
-    /// Returns once there is a reason to stop other than the one that is known already.
-    pub(crate) async fn stopped_beyond(&self, known: Option<StopReason>) -> StopReason {
+    /// Returns once there is a reason to stop packing: one that is not known already, and not the
+    /// time limit, because packing is not counted.
+    pub(crate) async fn packing_stopped(&self, known: Option<StopReason>) -> StopReason {
+        self.stopped_by(|reason| Some(reason) != known && reason != StopReason::TimeLimit).await
+    }
+
+    async fn stopped_by(&self, counts: impl Fn(StopReason) -> bool) -> StopReason {
         let mut receiver = self.0.subscribe();
-        let reason = receiver.wait_for(|reason| reason.is_some() && *reason != known).await;
+        let reason = receiver.wait_for(|reason| reason.is_some_and(&counts)).await;
         // The sender lives in `self`, so the channel is open and the value is there.
         reason.ok().and_then(|reason| *reason).unwrap_or(StopReason::ShuttingDown)
     }
@@ -79,5 +84,20 @@ mod tests {
             reasons.iter().for_each(|reason| switch.stop(*reason));
             assert_eq!(switch.reason(), Some(expected), "{reasons:?}");
         }
+    }
+    #[test]
+    fn the_time_limit_does_not_stop_the_packing() {
+        use futures::FutureExt as _;
+        let switch = StopSwitch::new();
+        switch.stop(TimeLimit);
+        assert_eq!(switch.stopped().now_or_never(), Some(TimeLimit));
+        assert_eq!(switch.packing_stopped(None).now_or_never(), None);
+        switch.stop(ShuttingDown);
+        assert_eq!(switch.packing_stopped(None).now_or_never(), Some(ShuttingDown));
+
+        let switch = StopSwitch::new();
+        switch.stop(Cancelled);
+        assert_eq!(switch.packing_stopped(None).now_or_never(), Some(Cancelled));
+        assert_eq!(switch.packing_stopped(Some(Cancelled)).now_or_never(), None);
     }
 }

@@ -1,12 +1,14 @@
 //! What a job's mind works on: the job's log in the store, its sandbox, its artifacts, and the
 //! reasons to stop.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 
 use async_trait::async_trait;
 use bellglass_agent::World;
 use bellglass_agent::context::Context;
 use bellglass_protocol::event::{Event, EventBody};
+use bellglass_protocol::step::StepOutcome;
 use bellglass_protocol::tool::ToolCall;
 use bellglass_store::Change;
 use bellglass_store::artifacts::ArtifactKey;
@@ -19,9 +21,11 @@ use crate::clock::Clock;
 use crate::hands::{HandsError, SandboxHands};
 
 pub(crate) struct JobWorld<'a> {
-    pub(crate) hands: SandboxHands<'a>,
-    pub(crate) changes: broadcast::Receiver<Change>,
-    pub(crate) clock: Clock,
+    hands: SandboxHands<'a>,
+    changes: broadcast::Receiver<Change>,
+    clock: &'a mut Clock,
+    /// Under which number each step's end stands in the log, as far as the mind has heard of it.
+    ends: BTreeMap<u32, u64>,
 }
 
 /// Events in one page.
@@ -37,7 +41,15 @@ impl World for JobWorld<'_> {
     async fn events_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
         let log = &self.hands.log;
         let page = log.store.events_after(log.job, seq, PAGE).await?;
-        Ok(page.into_iter().map(|sealed| sealed.event).collect())
+        let events: Vec<Event> = page.into_iter().map(|sealed| sealed.event).collect();
+        for event in &events {
+            match &event.body {
+                EventBody::StepFinished { n, .. } => _ = self.ends.insert(*n, event.seq),
+                EventBody::SandboxLost { .. } => self.ends.clear(),
+                _ => {}
+            }
+        }
+        Ok(events)
     }
 
     async fn record(&mut self, bodies: Vec<EventBody>) -> Result<(), HandsError> {
@@ -49,10 +61,10 @@ impl World for JobWorld<'_> {
     }
 
     async fn step_output(&mut self, n: u32) -> Result<Option<String>, HandsError> {
-        let Some(step) = self.hands.log.step(n) else { return Ok(None) };
-        if step.full_output.is_none() {
-            let both = step.stdout + &step.stderr;
-            return Ok(Some(if both.is_empty() { step.output } else { both }));
+        let Some(outcome) = self.outcome(n).await? else { return Ok(None) };
+        if outcome.full_output.is_none() {
+            let both = outcome.stdout + &outcome.stderr;
+            return Ok(Some(if both.is_empty() { outcome.output } else { both }));
         }
         let key = ArtifactKey::step_output(self.hands.log.job, n);
         let disk = |error: &dyn std::fmt::Display| HandsError::Disk(error.to_string());
@@ -101,7 +113,26 @@ impl World for JobWorld<'_> {
     }
 }
 
-impl JobWorld<'_> {
+impl<'a> JobWorld<'a> {
+    pub(crate) fn new(
+        hands: SandboxHands<'a>,
+        changes: broadcast::Receiver<Change>,
+        clock: &'a mut Clock,
+    ) -> Self {
+        Self { hands, changes, clock, ends: BTreeMap::new() }
+    }
+
+    /// How a step ended. Read from the log, since nobody else holds the texts of steps.
+    async fn outcome(&self, n: u32) -> Result<Option<StepOutcome>, HandsError> {
+        let Some(seq) = self.ends.get(&n) else { return Ok(None) };
+        let log = &self.hands.log;
+        let page = log.store.events_after(log.job, seq - 1, 1).await?;
+        Ok(page.into_iter().find_map(|sealed| match sealed.event.body {
+            EventBody::StepFinished { outcome, .. } => Some(*outcome),
+            _ => None,
+        }))
+    }
+
     /// Keeps the conversation as it stands at the end.
     pub(crate) async fn keep_last_context(&self, context: &Context) -> Result<(), HandsError> {
         self.keep(&ArtifactKey::context(self.hands.log.job), context).await

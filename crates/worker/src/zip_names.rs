@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use unicode_normalization::UnicodeNormalization as _;
+
 /// Checks and remembers the names of one ZIP.
 #[derive(Debug, Default)]
 pub(crate) struct ZipNames {
@@ -91,8 +93,9 @@ impl Places {
 
 /// One spelling for all that a system may take for the same name. Systems fold case by tables of
 /// their own; lower case is near enough, as what they differ in are single letters of few scripts.
+/// Some also take composed and decomposed letters for the same.
 fn folded(part: &str) -> String {
-    part.to_lowercase()
+    part.nfkd().collect::<String>().to_lowercase().nfkd().collect()
 }
 
 fn safe_name(path: &str) -> Result<String, &'static str> {
@@ -106,17 +109,19 @@ fn safe_name(path: &str) -> Result<String, &'static str> {
     Ok(parts?.join("/"))
 }
 
+/// A backslash separates folders and a colon names a drive on other systems, the rest cannot be in
+/// a name there. Control characters, which confuse terminals, go too.
+const FORBIDDEN: [char; 8] = ['\\', ':', '<', '>', '"', '|', '?', '*'];
+
 fn safe_part(part: &str) -> Result<String, &'static str> {
     match part {
         "" => return Err("has an empty part in its name"),
         "." | ".." => return Err("has a name that leads elsewhere"),
         _ => {}
     }
-    // A backslash separates folders and a colon names a drive on other systems, and control
-    // characters confuse terminals.
     let mut name: String = part
         .chars()
-        .map(|c| if matches!(c, '\\' | ':') || c.is_control() { '_' } else { c })
+        .map(|c| if FORBIDDEN.contains(&c) || c.is_control() { '_' } else { c })
         .collect();
     // Windows drops these at the end, which would make another name of it.
     let kept = name.trim_end_matches(['.', ' ']).len();
@@ -149,6 +154,7 @@ mod tests {
             ("a/b.txt", Some("a/b.txt")),
             ("C:\\windows\\x", Some("C__windows_x")),
             ("line\nbreak", Some("line_break")),
+            ("what?<*>|\"", Some("what______")),
             ("ünï/文件", Some("ünï/文件")),
             ("con", Some("_con")),
             ("sub/NUL.txt", Some("sub/_NUL.txt")),
@@ -192,6 +198,8 @@ mod tests {
         for row in [
             &[("@link", true), ("LINK/passwd", false), ("Link", false), ("@LINK", false)][..],
             &[("d", true), ("@d/Über", true), ("D/üBER/x", false), ("D/x", true)],
+            // The same letter, composed and not.
+            &[("@\u{e9}", true), ("e\u{301}/x", false)],
             // A folder that is there only because something lies in it.
             &[("LINK/a", true), ("@link", false), ("LINK/passwd", true)],
             &[("Makefile", true), ("makefile", true), ("@MAKEFILE", false)],

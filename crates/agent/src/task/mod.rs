@@ -282,6 +282,10 @@ impl Mind for TaskMind {
             }
             EventBody::QuestionAsked { call_id, .. } => self.state.question = Some(call_id.clone()),
             EventBody::MessageReceived { text, .. } => self.state.take_message(seq, text),
+            EventBody::NetworkChanged { network, .. } => {
+                let text = format!("I changed what the sandbox can reach. It is now: {network}.");
+                self.state.hear(seq, text);
+            }
             EventBody::Paused { by } => {
                 if by == "plan" && self.state.review == Review::Wanted {
                     self.state.review = Review::Shown;
@@ -433,11 +437,15 @@ impl State {
             return;
         }
         self.review = Review::NotWanted;
-        let words = "I approve the plan. Go on.";
+        self.hear(seq, "I approve the plan. Go on.".to_owned());
+    }
+
+    /// Takes in what the user says, or lets it wait until no call is without a result.
+    fn hear(&mut self, seq: u64, text: String) {
         if self.pending.is_empty() {
-            self.add_message(seq, words);
+            self.add_message(seq, &text);
         } else {
-            self.waiting.push((seq, words.to_owned()));
+            self.waiting.push((seq, text));
         }
     }
 
@@ -448,8 +456,7 @@ impl State {
                 self.answered = true;
                 self.take_tool_answer(seq, &call_id, &format!("The user answers: {text}"), false);
             }
-            None if self.pending.is_empty() => self.add_message(seq, text),
-            None => self.waiting.push((seq, text.to_owned())),
+            None => self.hear(seq, text.to_owned()),
         }
     }
 

@@ -74,6 +74,7 @@ mod tests {
             output: output.into(),
             output_bytes: 7,
             dropped_bytes: 0,
+            unkept_bytes: 0,
             full_output: Some("x".into()),
             error: None,
             duration_ms: 1234,

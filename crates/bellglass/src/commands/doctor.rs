@@ -1,16 +1,23 @@
 //! `bellglass doctor`: what this host can and cannot give, and how to fix each.
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::Arc;
 
+use bellglass_protocol::job::IsolationLevel;
 use bellglass_sandbox::host::{Finding, Verdict, check_host};
 use bellglass_sandbox::image::ImageStore;
-use bellglass_sandbox::{NamespaceBackend, Sandbox, SandboxName, SandboxOrder};
+use bellglass_sandbox::trial::try_out;
+use bellglass_sandbox::{
+    GvisorBackend, NamespaceBackend, Sandbox, SandboxError, SandboxName, SandboxOrder,
+};
 use serde_json::json;
 
 use super::{Format, print_json};
 use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
+use crate::installation::GVISOR_REMEDY;
 
 pub(super) async fn doctor(
     config: &Config,
@@ -18,6 +25,7 @@ pub(super) async fn doctor(
     format: Format,
 ) -> anyhow::Result<Exit> {
     let mut findings = check_host(config.cluster());
+    findings.push(gvisor(config).await?);
     findings.push(model(config));
     findings.extend(image_and_sandbox(config, images).await?);
     let works = findings.iter().all(|finding| finding.verdict != Verdict::Missing);
@@ -55,6 +63,30 @@ fn print(finding: &Finding) {
     }
 }
 
+/// A sandbox is started on gVisor's kernel: nothing less would tell.
+async fn gvisor(config: &Config) -> anyhow::Result<Finding> {
+    const SUBJECT: &str = "gVisor";
+    let settings = config.sandboxes();
+    let folder = tempfile::Builder::new().prefix("bellglass-doctor-").tempdir()?;
+    let backend = GvisorBackend::new(folder.path().join("sandboxes"), &settings.runsc)?;
+    Ok(match try_out(Arc::new(backend)).await {
+        Ok(report) => {
+            let runsc = settings.runsc.display();
+            let kernel = report.inside.kernel;
+            Finding::good(SUBJECT, format!("{runsc}: a sandbox started, its kernel is {kernel}"))
+        }
+        Err(error) => {
+            // Without it everything works, unless the operator wants it for every job.
+            let verdict = match settings.isolation > IsolationLevel::Namespace {
+                true => Verdict::Missing,
+                false => Verdict::Absent,
+            };
+            let fix = format!("for jobs that demand it: {GVISOR_REMEDY}");
+            Finding::other(SUBJECT, verdict, format!("cannot be used: {error}"), fix)
+        }
+    })
+}
+
 fn model(config: &Config) -> Finding {
     const SUBJECT: &str = "model";
     let fix = "correct the model's name, or give its provider a key";
@@ -89,16 +121,8 @@ async fn image_and_sandbox(
         return Ok(vec![Finding::other("image", Verdict::Missing, detail, fix)]);
     };
     let mut findings = vec![Finding::good("image", format!("`{name}`, {}", image.hash.short()))];
-    let folder = tempfile::Builder::new().prefix("bellglass-doctor-").tempdir()?;
-    let backend = NamespaceBackend::new(folder.path().join("sandboxes"))?;
-    let order = SandboxOrder {
-        name: SandboxName::throwaway(),
-        rootfs: image.rootfs,
-        limits: config.file.limits,
-        egress: false,
-        orphaned_after: Some(std::time::Duration::from_secs(60)),
-    };
-    findings.push(match Sandbox::start(&backend, &order, name, None).await {
+    let trial = Trial::prepare(config, name, image.rootfs)?;
+    findings.push(match trial.start().await {
         Ok(sandbox) => {
             sandbox.destroy().await?;
             Finding::good("sandbox", "one was started, answered, and was removed")
@@ -111,4 +135,34 @@ async fn image_and_sandbox(
         ),
     });
     Ok(findings)
+}
+
+/// A sandbox that is only made to be looked at.
+pub(super) struct Trial {
+    backend: NamespaceBackend,
+    order: SandboxOrder,
+    image: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Trial {
+    pub(super) fn prepare(config: &Config, image: &str, rootfs: PathBuf) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("bellglass-doctor-").tempdir()?;
+        Ok(Self {
+            backend: NamespaceBackend::new(folder.path().join("sandboxes"))?,
+            order: SandboxOrder {
+                name: SandboxName::throwaway(),
+                rootfs,
+                limits: config.file.limits,
+                nested_sandboxing: false,
+                orphaned_after: Some(std::time::Duration::from_secs(60)),
+            },
+            image: image.to_owned(),
+            _folder: folder,
+        })
+    }
+
+    pub(super) async fn start(&self) -> Result<Sandbox, SandboxError> {
+        Sandbox::start(&self.backend, &self.order, &self.image).await
+    }
 }

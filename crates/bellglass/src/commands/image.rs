@@ -45,7 +45,7 @@ async fn build_image(
     format: Format,
 ) -> anyhow::Result<Exit> {
     let display = Display::new();
-    let options = BuildOptions { cache, ..BuildOptions::default() };
+    let options = BuildOptions { cache, environment: certificates_of_the_host() };
     let started = Instant::now();
     let built = tokio::select! {
         built = build(recipe, store, &options, &display) => Some(built),
@@ -66,6 +66,16 @@ async fn build_image(
         ),
     }
     Ok(Exit::Success)
+}
+
+/// npm and pip trust a list of their own unless they are told of the host's, which may know more.
+fn certificates_of_the_host() -> Vec<(String, String)> {
+    const OF_DEBIAN: &str = "/etc/ssl/certs/ca-certificates.crt";
+    let bundle = std::env::var("SSL_CERT_FILE").unwrap_or_else(|_| OF_DEBIAN.into());
+    let readers = ["NODE_EXTRA_CA_CERTS", "PIP_CERT"].into_iter();
+    let untold = readers.filter(|name| std::env::var_os(name).is_none());
+    let told = untold.map(|name| (name.to_owned(), bundle.clone()));
+    if std::path::Path::new(&bundle).is_file() { told.collect() } else { Vec::new() }
 }
 
 fn list(store: &ImageStore, format: Format) -> anyhow::Result<Exit> {

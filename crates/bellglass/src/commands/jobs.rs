@@ -6,6 +6,7 @@ use super::{Format, exit_of, print_json};
 use crate::api_client::ApiClient;
 use crate::cli;
 use crate::exit::Exit;
+use crate::render::safe;
 
 pub(super) async fn list(flags: &cli::Jobs, format: Format) -> anyhow::Result<Exit> {
     let mut query = vec![("limit", flags.limit.to_string())];
@@ -53,7 +54,8 @@ pub(super) fn show_status(
         println!("  failed steps: {}", failed.join(", "));
     }
     if let Some(message) = status["error"]["message"].as_str() {
-        println!("  error: {message} ({})", status["error"]["code"].as_str().unwrap_or_default());
+        let code = status["error"]["code"].as_str().unwrap_or_default();
+        println!("  error: {} ({code})", safe(message));
     }
     for moment in ["scheduled", "started", "finished"] {
         if let Some(at) = status[format!("{moment}_at")].as_str() {

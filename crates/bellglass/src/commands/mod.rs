@@ -1,11 +1,13 @@
 //! One file for each command. Each returns how it ended; errors are for people.
 
 mod doctor;
+mod doctor_sandbox;
 mod download;
 mod image;
 mod interruption;
 mod jobs;
 mod logs;
+mod network;
 mod run;
 mod serve;
 mod submit;
@@ -58,11 +60,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Success)
         }
+        Command::Network(network) => network::change(&network, format).await,
         Command::Download(download) => download::download(&download, format).await,
         Command::Jobs(jobs) => jobs::list(&jobs, format).await,
         Command::Image(image) => image::image(&config, image, format).await,
         Command::Verify(verify) => verify::verify(&config, &verify, format).await,
-        Command::Doctor(images) => doctor::doctor(&config, &images, format).await,
+        Command::Doctor(crate::cli::Doctor { sandbox: true, images }) => {
+            doctor_sandbox::doctor_sandbox(&config, &images, format).await
+        }
+        Command::Doctor(doctor) => doctor::doctor(&config, &doctor.images, format).await,
         Command::Version => {
             match format {
                 Format::Json => print_json(&json!({ "version": env!("CARGO_PKG_VERSION") }))?,

@@ -44,13 +44,14 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     let mut interruptions = Interruptions::catch()?;
     // A data folder for this job alone: a server may be using the usual one.
     let data = tempfile::Builder::new().prefix("bellglass-run-").tempdir()?;
-    let images = config.images(&flags.images)?;
-    let network = config.network()?;
-    let installation = Installation::open(data.path(), &images, network, config.models()?).await?;
+    let (images, network) = (config.images(&flags.images)?, config.network()?);
+    let (models, sandboxes) = (config.models()?, config.sandboxes());
+    let installation =
+        Installation::open(data.path(), &images, network, models, &sandboxes).await?;
     let installation = installation.without_successor();
     let request = JobRequest::from_json(&body)?;
-    let offer = config.offer(installation.backend.level(), installation.models.offer());
-    let spec = request.into_spec(&offer)?;
+    let spec = request.into_spec(&config.offer(installation.models.offer())?)?;
+    installation.backends.choose(spec.isolation).await?;
     anyhow::ensure!(
         installation.images.exists(&spec.image).await,
         "there is no image named `{}`; build it with `bellglass image build`",
@@ -60,7 +61,8 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     let changes = installation.store.changes();
     let job = installation.store.schedule(spec).await?;
     let shutdown = CancellationToken::new();
-    let worker = tokio::spawn(installation.worker(1, config.lease()).run(shutdown.clone()));
+    let worker = installation.worker(1, config.lease(), config.sweep_every());
+    let worker = tokio::spawn(worker.run(shutdown.clone()));
     // A task of its own: printing waits for the reader, and signals must not wait with it.
     let show = print_with(format);
     let following = tokio::spawn(follow(installation.store.clone(), changes, job, show));
@@ -72,7 +74,7 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     // However it ended, nothing of the job may outlive this process.
     shutdown.cancel();
     let worked = tokio::time::timeout(LETTING_GO, worker).await;
-    let swept = installation.backend.sweep(&HashSet::new()).await;
+    let swept = installation.backends.sweep(&HashSet::new()).await;
     let Some(ended) = ended else { return Ok(Exit::Failure) };
     let status = ended.context("the printing of events panicked")??;
     if let Ok(worked) = worked {
@@ -193,6 +195,7 @@ mod tests {
             isolation: IsolationLevel::Namespace,
             models: ModelOffer::default(),
             budget: Default::default(),
+            secrets: Default::default(),
         };
         let body = br#"{"steps":[{"tool":"shell","command":"true"}]}"#;
         JobRequest::from_json(body).unwrap().into_spec(&offer).unwrap()

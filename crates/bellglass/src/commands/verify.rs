@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use bellglass_protocol::chain::Verifier;
+use bellglass_protocol::chain::{ChainError, Verifier};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::view::JobView;
-use bellglass_store::{SqliteStore, Store as _};
+use bellglass_store::{LogEnd, SqliteStore, Store as _};
 use serde_json::json;
 
 use super::{Format, print_json};
@@ -20,29 +20,21 @@ pub(super) async fn verify(
     flags: &cli::Verify,
     format: Format,
 ) -> anyhow::Result<Exit> {
-    let lines = match flags.log.parse::<JobId>() {
+    let log = match flags.log.parse::<JobId>() {
         Ok(job) => read_store(config, flags, job).await?,
         Err(_) if Path::new(&flags.log).is_file() => {
-            let text = std::fs::read_to_string(&flags.log)?;
-            (None, text.lines().map(str::to_owned).collect())
+            let text = std::fs::read(&flags.log)?;
+            let text = String::from_utf8_lossy(&text);
+            Log { job: None, end: None, lines: text.lines().map(str::to_owned).collect() }
         }
         Err(invalid) => anyhow::bail!("{invalid}, and there is no file of that name"),
     };
-    let (job, lines) = lines;
-    let mut verifier = Verifier::new(job);
-    let mut view: Option<JobView> = None;
-    let checked = lines
-        .iter()
-        .try_for_each(|line| {
-            let event = verifier.line(line)?;
-            match &mut view {
-                Some(view) => view.apply(&event),
-                None => view = JobView::begin(&event),
-            }
-            Ok(())
-        })
-        .and_then(|()| verifier.finish());
-    let status = view.map(|view| view.status.as_str());
+    let mut view = None;
+    let checked = check(&log, &mut view);
+    let status = view.map(|view: JobView| view.status);
+    // Lines that were cut off at the end leave no trace in those that are left.
+    let is_open = log.end.is_none() && !status.is_some_and(|status| status.is_terminal());
+    let status = status.map(|status| status.as_str());
     match (format, &checked) {
         (Format::Json, Ok((events, hash))) => print_json(
             &json!({ "valid": true, "events": events, "last_hash": hash, "status": status }),
@@ -53,26 +45,59 @@ pub(super) async fn verify(
         (Format::Text, Ok((events, hash))) => {
             println!("the chain is whole: {events} events, status {}", status.unwrap_or("unknown"));
             println!("last hash: {hash}");
+            if is_open {
+                println!(
+                    "it does not reach the job's end; a file cannot show whether more was written"
+                );
+            }
         }
         (Format::Text, Err(error)) => println!("the chain is BROKEN: {error}"),
     }
     Ok(if checked.is_ok() { Exit::Success } else { Exit::JobFailed })
 }
 
-async fn read_store(
-    config: &Config,
-    flags: &cli::Verify,
-    job: JobId,
-) -> anyhow::Result<(Option<JobId>, Vec<String>)> {
+/// A log, from wherever it was read.
+struct Log {
+    job: Option<JobId>,
+    /// Where it must at least reach, if that is known.
+    end: Option<LogEnd>,
+    lines: Vec<String>,
+}
+
+/// The number of lines and the last hash of a log that is whole; folds its events into `view`.
+fn check(log: &Log, view: &mut Option<JobView>) -> Result<(u64, String), ChainError> {
+    let mut verifier = Verifier::new(log.job);
+    for line in &log.lines {
+        let event = verifier.line(line)?;
+        match view {
+            Some(view) => view.apply(&event),
+            None => *view = JobView::begin(&event),
+        }
+        if let Some(end) = log.end.as_ref().filter(|end| end.seq == event.seq)
+            && verifier.last_hash().as_ref() != Some(&end.hash)
+        {
+            return Err(ChainError::Broken { line: event.seq });
+        }
+    }
+    let (lines, hash) = verifier.finish()?;
+    match &log.end {
+        Some(end) if lines < end.seq => Err(ChainError::Shortened { lines, written: end.seq }),
+        _ => Ok((lines, hash)),
+    }
+}
+
+async fn read_store(config: &Config, flags: &cli::Verify, job: JobId) -> anyhow::Result<Log> {
     let database = database(&config.data(flags.storage.data.as_ref())?);
     let store = SqliteStore::open_read_only(&database).await;
     let store = store.with_context(|| format!("cannot open {}", database.display()))?;
+    // The end first: a job that goes on meanwhile only makes the log longer.
+    let end = Some(store.end_of_log(job).await?);
     let mut lines = Vec::new();
     loop {
-        let page = store.events_after(job, lines.len() as u64, 1000).await?;
+        let page = store.lines_after(job, lines.len() as u64, 1000).await?;
         if page.is_empty() {
-            return Ok((Some(job), lines));
+            return Ok(Log { job: Some(job), end, lines });
         }
-        lines.extend(page.into_iter().map(|sealed| sealed.line));
+        lines.extend(page);
     }
 }

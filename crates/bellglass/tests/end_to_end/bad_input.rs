@@ -44,8 +44,6 @@ async fn documents_that_are_no_json() {
         b"{\"steps\":[{\"tool\":\"shell\",\"command\":\"ls\"}],\"priority\":NaN}".to_vec(),
         b"\xef\xbb\xbf{}".to_vec(),
         b"\0\0\0\0".to_vec(),
-        deep.into_bytes(),
-        deep_field.into_bytes(),
     ];
     for body in bodies {
         let what = String::from_utf8_lossy(&body).into_owned();
@@ -53,6 +51,11 @@ async fn documents_that_are_no_json() {
             let response = server.post(path, body.clone()).await;
             assert_problem(response, 400, "invalid_json", &what).await;
         }
+    }
+    // These are JSON, but nothing that could be a job.
+    for body in [deep, deep_field] {
+        let response = server.post("/schedule", body).await;
+        assert_problem(response, 422, "invalid_request", "a deep document").await;
     }
     assert_no_jobs(&server).await;
 }

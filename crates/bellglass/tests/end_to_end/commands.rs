@@ -137,9 +137,16 @@ fn version_doctor_and_images_speak_json() {
     let doctor = parsed(&["doctor", "--json"]);
     assert_eq!(doctor["works"], true, "{doctor:#}");
     let findings = doctor["findings"].as_array().unwrap();
-    for subject in ["image", "sandbox", "model"] {
+    for subject in ["image", "sandbox", "gVisor", "model"] {
         assert!(findings.iter().any(|finding| finding["subject"] == subject), "{subject}");
     }
+    let report = parsed(&["doctor", "--sandbox", "--json"]);
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.len() > 15 && checks.iter().all(|check| check["holds"] == true), "{checks:#?}");
+    assert_eq!(report["inside"]["seccomp_mode"], 2);
+    let words = stdout(&in_folder(folder.path(), &["doctor", "--sandbox"]));
+    assert!(words.contains("✔ bounding set"), "{words}");
+    assert!(words.contains("Everything that is claimed holds."), "{words}");
     let words = stdout(&in_folder(folder.path(), &["doctor"]));
     assert!(words.contains("Jobs can run on this host."), "{words}");
 

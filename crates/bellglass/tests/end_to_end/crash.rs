@@ -5,7 +5,9 @@ use futures::StreamExt as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Options, TestServer, archive, host, shell, signal, step, text, wait_for_go};
+use crate::support::{
+    Options, SANDBOX_FOLDERS, TestServer, archive, host, shell, signal, step, text, wait_for_go,
+};
 
 const STEPS: u32 = 30;
 
@@ -30,7 +32,7 @@ async fn assert_counted(server: &TestServer, job: &Value) {
     verified_kinds(server, id).await;
 }
 
-async fn verified_kinds(server: &TestServer, job: &str) -> Vec<&'static str> {
+pub(crate) async fn verified_kinds(server: &TestServer, job: &str) -> Vec<&'static str> {
     let mut verifier = Verifier::new(Some(job.parse().unwrap()));
     let log = server.log(job).await;
     let kinds = log.lines().map(|line| verifier.line(line).unwrap().body.kind()).collect();
@@ -38,9 +40,9 @@ async fn verified_kinds(server: &TestServer, job: &str) -> Vec<&'static str> {
     kinds
 }
 
-fn assert_nothing_is_left(server: &TestServer, job: &str) {
+pub(crate) fn assert_nothing_is_left(server: &TestServer, job: &str) {
     assert_eq!(host::control_groups_of(job), Vec::<std::path::PathBuf>::new());
-    for folder in ["sandboxes", "spools"] {
+    for folder in SANDBOX_FOLDERS.into_iter().chain(["spools"]) {
         assert!(!server.data().join(folder).join(job).exists(), "{folder}");
     }
 }
@@ -127,6 +129,26 @@ async fn a_job_starts_again_when_server_and_sandbox_are_both_gone() {
     let kinds = verified_kinds(&server, &job).await;
     assert_eq!(kinds.iter().filter(|kind| **kind == "sandbox.lost").count(), 1);
     assert_eq!(kinds.iter().filter(|kind| **kind == "sandbox.ready").count(), 2);
+    assert_nothing_is_left(&server, &job);
+}
+
+/// As it would be with a job that takes its server down each time.
+#[tokio::test]
+async fn a_job_that_never_gets_any_further_is_given_up() {
+    let mut server = TestServer::start();
+    let job = server.submit(&json!({ "steps": [shell("true"), wait_for_go()] })).await;
+    server.wait_for_step(&job, "step.started", 2).await;
+    for claim in 2..=11 {
+        server.kill();
+        server.start_again();
+        server.events(&job).await.until(|event| event["generation"] == claim).await;
+    }
+    assert_eq!(server.job(&job).await["status"], "running");
+    server.kill();
+    server.start_again();
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!((text(&ended, "status"), &ended["generation"]), ("failed", &json!(12)));
+    assert_eq!(ended["error"]["code"], "no_progress", "{}", ended["error"]);
     assert_nothing_is_left(&server, &job);
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::support::{TestServer, python, shell, step, text};
+use crate::support::{TestServer, python, shell, step, text, wait_for_go};
 
 /// Runs one command and returns what it wrote to standard output.
 pub(crate) async fn look(server: &TestServer, command: &str) -> String {
@@ -199,4 +199,147 @@ async fn the_guest_cannot_be_touched() {
         .run(&json!({ "steps": [shell("kill -9 -1; echo here"), shell("echo alive")] }))
         .await;
     assert_eq!(step(&job, 2)["stdout"], "alive\n", "{job:#}");
+}
+
+#[tokio::test]
+async fn every_claim_of_the_report_was_checked() {
+    let server = TestServer::start();
+    let job = server.run(&json!({ "steps": [shell("true")] })).await;
+    let report = &job["sandbox"];
+    let checks = report["checks"].as_array().unwrap();
+    let subjects: Vec<&str> = checks.iter().map(|check| text(check, "subject")).collect();
+    for subject in [
+        "host name",
+        "ids of tools",
+        "user id map",
+        "effective capabilities",
+        "bounding set",
+        "no_new_privs",
+        "system-call filter",
+        "new user namespaces",
+        "namespaces",
+        "addresses outside",
+        "mounts",
+        "writable",
+        "limit on open_files",
+        "limit on processes",
+    ] {
+        assert!(subjects.contains(&subject), "{subject} is not in {subjects:?}");
+    }
+    assert!(checks.iter().all(|check| check["holds"] == true), "{checks:#?}");
+    // It is the first finding: nothing ran before it was written down.
+    let log = server.log(text(&job, "job_id")).await;
+    let kinds: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let place = |kind: &str| kinds.iter().position(|event| event["type"] == kind).unwrap();
+    assert!(place("sandbox.ready") < place("step.started"));
+    let theirs = report["inside"]["namespaces"].as_object().unwrap();
+    for (kind, number) in theirs {
+        let ours = std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
+        assert_ne!(ours.to_str().unwrap(), format!("{kind}:[{number}]"));
+    }
+    assert!(theirs.len() >= 7, "{theirs:?}");
+}
+
+#[tokio::test]
+async fn user_namespaces_are_for_jobs_that_ask_for_them() {
+    let server = TestServer::start();
+    let attempts = [
+        shell("unshare -U true"),
+        shell("unshare -Urpf id -u"),
+        shell("unshare -Urm true"),
+        shell("unshare -Ur sethostname x || unshare -Uru true"),
+    ];
+    let plain = server.run(&json!({ "steps": attempts })).await;
+    for n in 1..=4 {
+        assert_eq!(text(step(&plain, n), "status"), "failed", "{:#}", step(&plain, n));
+    }
+    assert_eq!(plain["sandbox"]["inside"]["nested_sandboxing"], false);
+    assert!(plain["spec"].get("nested_sandboxing").is_none());
+
+    let nested = server.run(&json!({ "steps": attempts, "nested_sandboxing": true })).await;
+    assert_eq!(text(step(&nested, 1), "status"), "succeeded", "{:#}", step(&nested, 1));
+    assert_eq!(step(&nested, 2)["stdout"], "0\n", "{:#}", step(&nested, 2));
+    // Nothing else is lifted: root of such a namespace still mounts and renames nothing.
+    for n in 3..=4 {
+        assert_eq!(text(step(&nested, n), "status"), "failed", "{:#}", step(&nested, n));
+    }
+    let inside = &nested["sandbox"]["inside"];
+    assert_eq!((&inside["nested_sandboxing"], &inside["seccomp_mode"]), (&json!(true), &json!(2)));
+    let enforced = nested["sandbox"]["enforced"].to_string();
+    assert!(enforced.contains("because the job asked for it"), "{enforced}");
+}
+
+/// Landlock, where the kernel has it, forbids what the owner of a file could do.
+#[tokio::test]
+async fn the_second_fence_stands_and_is_not_in_the_way() {
+    let server = TestServer::start();
+    let device = "import os, stat\nfor place in ['/workspace', '/tmp', '/home/agent']:\n    \
+                  try: os.mknod(place + '/device', stat.S_IFCHR | 0o600, 0); print('made')\n    \
+                  except OSError as error: print(error.strerror)";
+    let background = "sleep 1000 & echo $! > pid";
+    let look = "pid=$(cat pid); readlink /proc/$pid/exe; ls /proc/$pid/fd | wc -l; \
+                kill $pid && echo killed";
+    let daily = "set -e; mkdir -p a b; echo x > a/x; mv a/x b/y; ln b/y a/z; ln -s b/y link; mkfifo pipe; \
+                 cp b/y /tmp/y; rm -r a b link pipe /tmp/y; echo x > ~/x; echo x > /var/tmp/x; \
+                 echo x > /dev/shm/x; echo x > /dev/null; echo x | tee /dev/stderr > /dev/stdout; \
+                 python3 -m venv --without-pip ~/venv; printf '#!/bin/sh\\necho ran' > /usr/local/bin/own; \
+                 chmod +x /usr/local/bin/own; own; script -qc 'tty' /dev/null | tr -d '\\r'; \
+                 (exec 3<>/dev/tcp/127.0.0.1/9) 2>/dev/null || true; echo all";
+    let steps = [python(device), shell(background), shell(look), shell(daily)];
+    let job = server.run(&json!({ "steps": steps })).await;
+    let abi = job["sandbox"]["inside"]["landlock_abi"].as_u64().unwrap();
+    if abi >= 2 {
+        let refused = "Permission denied\n".repeat(3);
+        assert_eq!(text(step(&job, 1), "stdout"), refused, "{:#}", step(&job, 1));
+    } else {
+        assert!(job["sandbox"]["missing"].to_string().contains("Landlock"));
+    }
+    // What an earlier call left running can be looked at and ended.
+    assert_eq!(step(&job, 3)["stdout"], "/usr/bin/sleep\n3\nkilled\n", "{:#}", step(&job, 3));
+    let said = text(step(&job, 4), "stdout");
+    assert!(said.contains("ran\n/dev/pts/0\nall\n"), "{:#}", step(&job, 4));
+}
+
+#[tokio::test]
+async fn what_is_private_is_not_shared_between_jobs() {
+    let server = TestServer::with_slots(2);
+    let places = "/tmp/mark /dev/shm/mark /var/tmp/mark /home/agent/mark /workspace/mark";
+    let leave = format!("for place in {places}; do echo here > $place; done; hostname");
+    let first = server.submit(&json!({ "steps": [shell(&leave), wait_for_go()] })).await;
+    server.wait_for_step(&first, "step.started", 2).await;
+    let sockets =
+        "python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.bind(b\"\\0mark\")'";
+    let second = look(
+        &server,
+        &format!("ls {places} 2>/dev/null; ipcs -m | grep -c 0x; {sockets} && echo own"),
+    )
+    .await;
+    assert_eq!(second, "0\nown\n");
+    server.let_go(&first).await;
+    let job = server.wait_for_end(&first).await;
+    assert_eq!(step(&job, 1)["stdout"], format!("{first}\n"), "the host name is the job's");
+}
+
+#[tokio::test]
+async fn what_tells_of_the_machine_is_covered() {
+    let server = TestServer::start();
+    let said = look(
+        &server,
+        "for file in kcore keys latency_stats timer_list sched_debug kallsyms interrupts; do \
+         [ -e /proc/$file ] && head -c 1 /proc/$file | wc -c; done | sort -u; \
+         ls /proc/acpi /proc/scsi /proc/asound 2>/dev/null | grep -v : | grep . ; \
+         ls -A /sys; grep -E ' (/proc/sys|/proc/bus|/proc/irq|/proc/fs|/dev) ' /proc/self/mountinfo | \
+         cut -d' ' -f5,6 | cut -d, -f1 | grep -v ' ro'; true",
+    )
+    .await;
+    assert_eq!(said, "0\n");
+    // Only what is the sandbox's own is mounted.
+    let said = look(&server, "cut -d' ' -f5 /proc/self/mountinfo | sort").await;
+    let expected = |path: &str| {
+        matches!(path, "/" | "/workspace" | "/tmp")
+            || path.starts_with("/dev")
+            || path.starts_with("/proc")
+    };
+    assert!(said.lines().all(expected), "{said}");
 }

@@ -174,6 +174,22 @@ async fn a_changed_database_is_found_whether_the_server_runs_or_not() {
 }
 
 #[tokio::test]
+async fn an_end_that_was_cut_off_is_missed() {
+    let server = TestServer::start();
+    let job = finished_job(&server).await;
+    meddle(&server, "DELETE FROM events WHERE seq > 5").await;
+    assert_broken(&verify(&server, &job));
+}
+
+#[tokio::test]
+async fn a_line_that_is_no_event_is_a_broken_log() {
+    let server = TestServer::start();
+    let job = finished_job(&server).await;
+    meddle(&server, "UPDATE events SET line = 'x' WHERE seq = 3").await;
+    assert_broken(&verify(&server, &job));
+}
+
+#[tokio::test]
 async fn what_cannot_be_verified_is_said() {
     let server = TestServer::start();
     let unknown = "01890a5d-ac96-774b-bcce-b302099a8057";

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, host, python, shell, step, text, wait_for_go};
+use crate::support::{Options, TestServer, host, python, shell, step, text, wait_for_go};
 
 #[tokio::test]
 async fn memory_is_bounded_and_the_job_goes_on() {
@@ -147,7 +147,12 @@ async fn endless_output_is_bounded() {
     assert!(endless["output_bytes"].as_u64().unwrap() > 1 << 20);
     let id = text(&job, "job_id");
     let kept = server.get(&format!("/jobs/{id}/steps/1/output")).await.bytes().await.unwrap();
-    assert_eq!(kept.len(), 1 << 20);
+    let (kept, note) = kept.split_at(1 << 20);
+    assert!(kept.iter().all(|byte| b"y\n".contains(byte)));
+    let unkept = endless["output_bytes"].as_u64().unwrap() - (1 << 20);
+    assert_eq!(endless["unkept_bytes"], unkept);
+    let note = String::from_utf8_lossy(note);
+    assert!(note.contains(&format!("{unkept} bytes more were not kept")), "{note}");
     assert_eq!(step(&job, 2)["stdout"], "on\n");
     let log = server.log(id).await;
     assert!(log.len() < 1 << 20, "the log has {} bytes", log.len());
@@ -166,4 +171,81 @@ async fn a_workspace_that_is_too_large_for_the_zip_is_cut_and_said_so() {
     assert!(skipped.iter().any(|line| line.as_str().unwrap().starts_with('b')), "{skipped:?}");
     let zip = server.download(text(&job, "job_id")).await;
     assert!(zip.len() < 20 << 20);
+}
+
+/// More than memory can hold is reserved on the host's disk, and gone with the job.
+#[tokio::test]
+async fn a_large_disk_is_a_disk_of_its_own() {
+    let server = TestServer::start();
+    let steps = [
+        shell("head -c 250M /dev/zero > /workspace/big && stat -c %s big; stat -f -c %T . /tmp"),
+        shell("head -c 100M /dev/zero > /tmp/more"),
+        wait_for_go(),
+        shell("rm -f big /tmp/more; echo room > small; cat small; echo root > ~/x; cat ~/x"),
+        shell("head -c 400M /dev/zero > ~/big; df -B1M --output=size / | tail -1 | tr -d ' '"),
+        shell("rm ~/big; ls -ld /workspace | cut -d' ' -f3"),
+    ];
+    let limits = json!({ "disk": "300MiB", "memory": "128MiB" });
+    let id = server.submit(&json!({ "steps": steps, "limits": limits })).await;
+    server.wait_for_step(&id, "step.output", 3).await;
+    assert_eq!(host::disks_in(&server.data()).len(), 1);
+    server.let_go(&id).await;
+    let job = server.wait_for_end(&id).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    assert_eq!(step(&job, 1)["stdout"], "262144000\next2/ext3\next2/ext3\n", "{:#}", step(&job, 1));
+    assert!(
+        text(step(&job, 2), "stderr").contains("No space left on device"),
+        "{:#}",
+        step(&job, 2)
+    );
+    assert_eq!(step(&job, 4)["stdout"], "room\nroot\n", "{:#}", step(&job, 4));
+    assert!(
+        text(step(&job, 5), "stderr").contains("No space left on device"),
+        "{:#}",
+        step(&job, 5)
+    );
+    let size: u64 = text(step(&job, 5), "stdout").trim().parse().unwrap();
+    assert!((295..=320).contains(&size), "{size} MiB");
+    assert_eq!(step(&job, 6)["stdout"], "agent\n");
+    let enforced = job["sandbox"]["enforced"].to_string();
+    assert!(enforced.contains("300 MiB can be written inside, on a disk of its own"), "{enforced}");
+    assert_eq!(job["sandbox"]["missing"], json!([]));
+    assert_eq!(host::disks_in(&server.data()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_disk_that_the_host_has_not_is_refused() {
+    let config = "[max_limits]\ndisk = \"1000000GiB\"\n";
+    let server = TestServer::with(Options { config, ..Options::default() });
+    let limits = json!({ "disk": "900000GiB" });
+    let job = server.run(&json!({ "steps": [shell("true")], "limits": limits })).await;
+    assert_eq!((text(&job, "status"), text(&job["error"], "code")), ("failed", "sandbox_failed"));
+    assert!(
+        text(&job["error"], "message").contains("ask for a smaller disk"),
+        "{:#}",
+        job["error"]
+    );
+    assert_eq!(server.run(&json!({ "steps": [shell("true")] })).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_share_of_a_processor_is_all_that_many_busy_processes_get() {
+    let server = TestServer::start();
+    // They burn what they get for two seconds; what they got is asked of the kernel.
+    let code = "import os, resource, time\nend = time.monotonic() + 2\n\
+                for _ in range(4):\n    if os.fork() == 0:\n        \
+                while time.monotonic() < end: pass\n        os._exit(0)\n\
+                for _ in range(4): os.wait()\n\
+                used = resource.getrusage(resource.RUSAGE_CHILDREN)\n\
+                print(used.ru_utime + used.ru_stime)";
+    let job = server.run(&json!({ "steps": [python(code)], "limits": { "cpus": 0.2 } })).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    let used: f64 = text(step(&job, 1), "stdout").trim().parse().unwrap();
+    let duration = step(&job, 1)["duration_ms"].as_f64().unwrap() / 1000.0;
+    let enforced = job["sandbox"]["enforced"].to_string();
+    if enforced.contains("at most 0.2 CPUs (cgroup") {
+        assert!(used < 0.3 * duration, "{used} s of CPU time in {duration} s");
+    } else {
+        assert!(job["sandbox"]["missing"].to_string().contains("CPU time"), "{enforced}");
+    }
 }

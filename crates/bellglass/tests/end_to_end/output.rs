@@ -89,9 +89,63 @@ async fn no_more_is_kept_in_full_than_the_job_may() {
         let job = server.run(&json!({ "steps": steps, "limits": { "output": limit } })).await;
         assert_eq!(job["status"], "completed", "{limit}: {:#}", job["error"]);
         assert_eq!(step(&job, 1)["output_bytes"], 1_000_000);
-        assert_eq!(full_output(&server, &job, 1).await.len(), limit);
+        assert_eq!(step(&job, 1)["unkept_bytes"], 1_000_000 - limit);
+        let kept = full_output(&server, &job, 1).await;
+        let (kept, note) = kept.split_at(limit);
+        assert!(kept.chunks(2).all(|line| line == b"y\n"));
+        let lost = format!("\n[… {} bytes more were not kept", 1_000_000 - limit);
+        assert!(note.starts_with(lost.as_bytes()), "{}", String::from_utf8_lossy(note));
         assert_eq!(step(&job, 2)["stdout"], "on\n");
     }
+}
+
+/// Of all its steps together a job may have so much kept in full, and no step's output lies on the
+/// disk twice for longer than it takes to record its end.
+#[tokio::test]
+async fn a_job_cannot_fill_the_disk_with_its_output() {
+    let server = TestServer::start();
+    let long = || shell("yes | head -c 200000");
+    let steps = [long(), long(), long(), wait_for_go()];
+    let limits = json!({ "total_output": 300_000 });
+    let job = server.submit(&json!({ "steps": steps, "limits": limits })).await;
+    server.wait_for_step(&job, "step.output", 4).await;
+    let spools = std::fs::read_dir(server.data().join("spools").join(&job)).unwrap();
+    let spools: Vec<_> = spools.map(|spool| spool.unwrap().file_name()).collect();
+    assert_eq!(spools, ["4"]);
+    server.let_go(&job).await;
+    let job = server.wait_for_end(&job).await;
+    for (n, kept) in [(1, 200_000), (2, 100_000), (3, 0)] {
+        assert_eq!(step(&job, n)["unkept_bytes"], 200_000 - kept, "step {n}");
+        let all = full_output(&server, &job, n).await;
+        let count = all.windows(2).filter(|pair| *pair == b"y\n").count();
+        assert_eq!(count, kept / 2, "step {n}");
+    }
+}
+
+/// Every character takes six in the log, on both outputs, in every step.
+#[tokio::test]
+async fn a_job_cannot_make_its_history_as_long_as_it_likes() {
+    let server = TestServer::start();
+    let steps = vec![shell("head -c 100000 /dev/zero | tee /dev/stderr"); 40];
+    let job = server.run(&json!({ "steps": steps })).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    let log = server.log(text(&job, "job_id")).await;
+    assert!(log.len() > 16 << 20, "nothing is proven by {} bytes", log.len());
+    assert!(log.len() < 20 << 20, "the log has {} bytes", log.len());
+    assert!(text(step(&job, 1), "stdout").len() > 60_000);
+    let last = step(&job, 40);
+    assert!(text(last, "stdout").len() < 1000 && text(last, "output").len() < 1000);
+    assert_eq!(last["output_bytes"], 200_000);
+    assert!(full_output(&server, &job, 40).await == vec![0; 200_000]);
+
+    let id = text(&job, "job_id");
+    let status = server.json(&format!("/status/{id}")).await;
+    assert_eq!((&status["steps_done"], &status["steps_total"]), (&json!(40), &json!(40)));
+    let packed = archive::text(&mut server.archive(id).await, "agent.log");
+    assert!(log.starts_with(&packed), "the log in the ZIP is the log until then");
+    let memory = archive::text(&mut server.archive(id).await, "memory.json");
+    let memory: Value = serde_json::from_str(&memory).unwrap();
+    assert_eq!(memory["history"].as_array().unwrap().len(), 40);
 }
 
 #[tokio::test]

@@ -333,6 +333,10 @@ async fn the_history_can_be_searched_and_read_again() {
         say("recall", json!({ "query": "secret word" })),
         say("read_output", json!({ "step": 1, "offset": 10000, "limit": 2 })),
         say("read_history", json!({ "from": 1, "to": 3 })),
+        // What is short is nowhere but in the log.
+        shell("echo short words; echo more >&2"),
+        say("read_output", json!({ "step": 2 })),
+        say("read_output", json!({ "step": 3 })),
         finish(),
     ])
     .await;
@@ -344,6 +348,8 @@ async fn the_history_can_be_searched_and_read_again() {
     assert!(outputs[0].contains("xylophone"), "{}", outputs[0]);
     assert_eq!(outputs[1], "9999\n10000\n[lines 10000 to 10001 of 20001]");
     assert!(outputs[2].starts_with("[entry 1] the task: Remember."), "{}", outputs[2]);
+    assert_eq!(outputs[3], "short words\nmore\n[lines 1 to 2 of 2]");
+    assert_eq!(outputs[4], "there is no step 3 so far");
     let shown = text(&model.asked()[1].body["messages"][3], "content").to_owned();
     assert!(shown.contains("read_output with step 1") && shown.len() < 40_000, "{}", shown.len());
 }

@@ -8,22 +8,20 @@ use std::io;
 use bellglass_protocol::launch::GuestConfig;
 use seccompiler::BpfProgram;
 
-use super::seccomp;
+use super::{kernel_gaps, processors, seccomp};
 
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
-
-/// Tools let the guest go first where both compete for the sandbox's share of CPU time, so that
-/// hundreds of busy processes cannot keep it from ending them. Among themselves nothing changes.
-const NICENESS: libc::c_int = 19;
 
 pub(super) struct Confinement {
     /// The ids to change to, unless the guest has them already.
     ids: Option<(u32, u32)>,
     limits: Vec<(Resource, u64)>,
+    /// The processors to stay on, where nothing better limits CPU time.
+    processors: Option<libc::cpu_set_t>,
     /// The highest capability of this kernel, where the guest may drop them from the bounding set.
     last_capability: Option<libc::c_ulong>,
-    filters: [BpfProgram; 2],
+    filters: Vec<BpfProgram>,
 }
 
 /// The C library's name for the first argument of `setrlimit` differs from library to library.
@@ -71,19 +69,38 @@ pub(super) type Refused = (Stage, i32);
 
 impl Confinement {
     pub(super) fn prepare(config: &GuestConfig) -> io::Result<Self> {
-        let own = rustix::process::geteuid().as_raw();
+        // The real id: on a kernel without separate ids for files the effective one is the tools'.
+        let own = rustix::process::getuid().as_raw();
         let ids = (config.tool_uid != own).then_some((config.tool_uid, config.tool_gid));
         let mut limits = vec![
-            (libc::RLIMIT_NOFILE, u64::from(config.open_files)),
-            // A core dump would fill the workspace with what nobody asked for.
-            (libc::RLIMIT_CORE, 0),
+            // What the kernel holds for a process beside its memory: pages that cannot be given
+            // back, queues of messages, signals on their way.
+            (libc::RLIMIT_MEMLOCK, 8 << 20),
+            (libc::RLIMIT_MSGQUEUE, 800 << 10),
+            (libc::RLIMIT_SIGPENDING, 4096),
+            // Going before everybody else on the machine is not for tools.
+            (libc::RLIMIT_RTPRIO, 0),
+            (libc::RLIMIT_NICE, 0),
         ];
+        // gVisor's kernel has no such things, so there is nothing to limit.
+        limits.retain(|(resource, _)| can_be_limited(*resource));
+        limits.push((libc::RLIMIT_NOFILE, u64::from(config.open_files)));
+        // A core dump would fill the workspace with what nobody asked for.
+        limits.push((libc::RLIMIT_CORE, 0));
         limits.extend(config.processes.map(|count| (libc::RLIMIT_NPROC, u64::from(count))));
+        // The guest adds up all processes and ends the largest. This keeps one of them from running
+        // away between two looks.
+        limits.extend(config.memory.map(|room| (libc::RLIMIT_DATA, room.0 + room.0 / 4)));
+        // A hard limit cannot be raised; a lower one that is there already is as good.
+        for (resource, limit) in &mut limits {
+            *limit = (*limit).min(hard_limit(*resource)?);
+        }
         Ok(Self {
             ids,
             limits,
+            processors: config.processors.and_then(processors::choose),
             last_capability: may_drop_capabilities().then(last_capability),
-            filters: seccomp::filters()?,
+            filters: seccomp::filters(config)?.into_iter().chain(kernel_gaps::filter()).collect(),
         })
     }
 
@@ -95,9 +112,11 @@ impl Confinement {
         // SAFETY: plain system calls on valid arguments; this process is ours to change.
         unsafe {
             prefer_as_victim_of_low_memory();
-            // Being nicer is allowed to all, and going back to none without a privilege.
-            libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICENESS);
             libc::umask(0o022);
+            if let Some(set) = &self.processors {
+                check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set))
+                    .map_err(|errno| (Stage::Limits, errno))?;
+            }
             for (resource, limit) in &self.limits {
                 limit_to(*resource, *limit).map_err(|errno| (Stage::Limits, errno))?;
             }
@@ -153,11 +172,53 @@ pub(super) fn work_on_files_as(uid: u32, gid: u32) -> io::Result<()> {
         (libc::syscall(libc::SYS_setfsgid, -1), libc::syscall(libc::SYS_setfsuid, -1))
     };
     if now_gid == i64::from(gid) as libc::c_long && now_uid == i64::from(uid) as libc::c_long {
-        Ok(())
-    } else {
-        Err(io::Error::other(format!("cannot work on files as user {uid} and group {gid}")))
+        return Ok(());
+    }
+    take_effective_ids(uid, gid).map_err(|errno| {
+        let error = io::Error::from_raw_os_error(errno);
+        io::Error::other(format!("cannot work on files as user {uid} and group {gid}: {error}"))
+    })
+}
+
+/// The same for kernels without ids of their own for files, such as gVisor's. The real and the saved
+/// ids stay: by these the kernel decides who may signal or trace the guest.
+fn take_effective_ids(uid: u32, gid: u32) -> Result<(), i32> {
+    const AS_IT_IS: libc::c_long = -1;
+    // SAFETY: take numbers only; the sets that are read and written are what version 3 has.
+    unsafe {
+        check_long(libc::syscall(libc::SYS_setresgid, AS_IT_IS, gid, AS_IT_IS))?;
+        check_long(libc::syscall(libc::SYS_setresuid, AS_IT_IS, uid, AS_IT_IS))?;
+        // That took the effective capabilities, though not the permitted ones.
+        let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
+        let mut sets = [0u32; 6];
+        check_long(libc::syscall(libc::SYS_capget, &header, sets.as_mut_ptr()))?;
+        let [_, low_permitted, _, _, high_permitted, _] = sets;
+        (sets[0], sets[3]) = (low_permitted, high_permitted);
+        check_long(libc::syscall(libc::SYS_capset, &header, sets.as_ptr()))
     }
 }
+
+/// Makes things that belong to the guest and not to the tools' user. It matters where both are told
+/// apart by the real id only, since who owns a pipe may open it through /proc.
+pub(super) fn as_the_guest<T>(make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let files = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if own == files {
+        return make();
+    }
+    take_effective_ids(own.0, own.1).map_err(io::Error::from_raw_os_error)?;
+    let made = make();
+    take_effective_ids(files.0, files.1).map_err(io::Error::from_raw_os_error)?;
+    made
+}
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// Whether this process has CAP_SETPCAP. Without it there is nothing that a tool could regain:
 /// its own sets are emptied, and no program file can fill them under `no_new_privs`.
@@ -193,25 +254,30 @@ unsafe fn prefer_as_victim_of_low_memory() {
     }
 }
 
-unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {
+fn hard_limit(resource: Resource) -> io::Result<u64> {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls get a valid structure.
-    unsafe {
-        check(libc::getrlimit(resource, &mut now))?;
-        // A hard limit cannot be raised; a lower one that is there already is as good.
-        let limit = (limit as libc::rlim_t).min(now.rlim_max);
-        check(libc::setrlimit(resource, &libc::rlimit { rlim_cur: limit, rlim_max: limit }))
+    // SAFETY: the call gets a valid structure.
+    match unsafe { libc::getrlimit(resource, &mut now) } {
+        0 => Ok(now.rlim_max),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
+/// Whether the kernel takes limits on this at all: it must not refuse the one that is in force.
+fn can_be_limited(resource: Resource) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a valid structure.
+    unsafe { libc::getrlimit(resource, &mut limit) == 0 && libc::setrlimit(resource, &limit) == 0 }
+}
+
+unsafe fn limit_to(resource: Resource, limit: u64) -> Result<(), i32> {
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: the call gets a valid structure.
+    check(unsafe { libc::setrlimit(resource, &limit) })
+}
+
 unsafe fn drop_capabilities() -> Result<(), i32> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    const VERSION_3: u32 = 0x2008_0522;
-    let header = Header { version: VERSION_3, pid: 0 };
+    let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
     let nothing = [0u32; 6];
     // SAFETY: the header and two sets of three masks are what version 3 reads. Clearing the ambient
     // set takes numbers only, and old kernels that have none refuse it.

@@ -48,7 +48,7 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             let welcome = Reply::Welcome {
                 protocol: PROTOCOL_VERSION,
                 version: env!("CARGO_PKG_VERSION").into(),
-                probe: guest.probe.clone(),
+                probe: Box::new(guest.probe.clone()),
             };
             answer(wire, welcome).await
         }
@@ -67,6 +67,10 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         Request::DeleteFile { path } => transfer::delete_file(guest, wire, path).await,
         Request::ListFolder { path } => transfer::list_folder(guest, wire, path).await,
         Request::Pack => transfer::pack(guest, wire).await,
+        Request::OpenWayOut { equipment } => {
+            let opened = guest.way_out.open(guest.latest_wire.subscribe(), equipment).await;
+            answer(wire, ok_or(opened)).await
+        }
     }
 }
 
@@ -114,5 +118,6 @@ fn broken(call: &Call) -> CallResult {
         error: Some(failure("internal_error", "the tool itself broke; try again in another way")),
         duration_ms: 0,
         output_bytes: call.output.total(),
+        memory_kills: 0,
     }
 }

@@ -10,7 +10,6 @@ use std::{fs, io};
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::step::{ToolError, workspace_relative};
 use bellglass_protocol::tool::{Code, Shell};
-use bellglass_protocol::wire::EGRESS_PORT;
 
 use super::Guest;
 use super::failure::failure;
@@ -111,16 +110,8 @@ fn environment(
     .map(|(name, value)| (name.into(), value.into()))
     .collect();
     variables.insert("PWD".into(), folder.into());
-    if guest.config.egress {
-        let proxy = format!("http://127.0.0.1:{EGRESS_PORT}");
-        // Programs do not agree on the case of these names, so both are there.
-        for name in ["http_proxy", "https_proxy", "all_proxy"] {
-            variables.insert(name.into(), proxy.clone().into());
-            variables.insert(name.to_uppercase().into(), proxy.clone().into());
-        }
-        for name in ["no_proxy", "NO_PROXY"] {
-            variables.insert(name.into(), "localhost,127.0.0.1,::1".into());
-        }
+    for (name, value) in guest.way_out.environment() {
+        variables.insert(name.into(), value.into());
     }
     for (name, value) in more {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {

@@ -12,22 +12,29 @@ mod failure;
 mod files;
 mod follow;
 mod interpreters;
+mod kernel_gaps;
 mod kill;
+pub(crate) mod landlock;
+mod memory;
 mod output;
 mod probe;
 mod process;
+mod processors;
 mod reaper;
 mod relay;
 mod run_process;
 mod seccomp;
+mod step_by_step;
 mod supervisor;
 mod tools;
 mod transfer;
+mod way_out;
 mod workspace;
 
 use std::io;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bellglass_protocol::launch::GuestConfig;
@@ -39,6 +46,9 @@ use tokio::sync::watch;
 use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
+use probe::Look;
+pub use way_out::Placer;
+use way_out::WayOut;
 use workspace::Workspace;
 
 /// Threads for file work. Each transfer holds one while the worker takes its data.
@@ -52,8 +62,11 @@ struct Guest {
     /// What a tool process gives up; made once, because nothing can be allocated after a fork.
     confinement: Arc<Confinement>,
     probe: Probe,
+    /// Processes that were ended because the sandbox had used up its memory.
+    memory_kills: Arc<AtomicU64>,
     /// The wire of the worker that connected last.
     latest_wire: watch::Sender<Option<Mux>>,
+    way_out: WayOut,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -67,32 +80,46 @@ pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
 }
 
 fn prepare_and_serve(listener: StdUnixListener, config: GuestConfig) -> io::Result<()> {
-    // This comes before any other thread exists, so every thread inherits it.
+    let placer = Placer::start()?;
+    // This comes before any thread of the runtime exists, so all of them inherit it.
     confine::work_on_files_as(config.tool_uid, config.tool_gid)?;
+    // The same is true of this. Everything that is read from now on is read from behind the fence.
+    landlock::enter(&config)?;
     listener.set_nonblocking(true)?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .build()?
-        .block_on(async { serve(UnixListener::from_std(listener)?, config).await })
+        .block_on(async { serve(UnixListener::from_std(listener)?, config, placer).await })
 }
 
 /// Serves every connection that comes. Returns only if the guest cannot start, or when it was left
 /// alone for too long.
-pub async fn serve(listener: UnixListener, config: GuestConfig) -> io::Result<()> {
-    let workspace = Workspace::open(&config.workspace)?;
+pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) -> io::Result<()> {
     let confinement = Arc::new(Confinement::prepare(&config)?);
-    // The probe waits for a child of its own, so it comes before the reaper that takes all.
-    let probe = probe::look_around(&config, &confinement);
+    // Looks around while the rest is made ready.
+    let look = Look::begin(&config, &confinement)?;
+    let workspace = Workspace::open(&config.workspace)?;
     reaper::start()?;
     let patience = config.orphaned_after_seconds.map(Duration::from_secs);
     let attendance = Attendance::new();
     let latest_wire = watch::Sender::new(None);
-    if config.egress {
-        relay::start(latest_wire.subscribe()).await?;
-    }
     let calls = Calls::default();
-    let guest = Arc::new(Guest { config, workspace, calls, confinement, probe, latest_wire });
+    let memory_kills = match config.memory {
+        Some(room) => memory::watch(room, &config)?,
+        None => Arc::default(),
+    };
+    let probe = look.end();
+    let guest = Arc::new(Guest {
+        config,
+        workspace,
+        calls,
+        confinement,
+        probe,
+        memory_kills,
+        latest_wire,
+        way_out: WayOut::new(placer),
+    });
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

@@ -1,8 +1,16 @@
-//! Looks around the sandbox from inside: what is enforced, as a tool process would find it.
+//! Looks around the sandbox from inside and tries the doors, as a tool process would.
+//!
+//! A forked process is confined as every tool is and writes down what it finds; the guest reads that
+//! while it makes itself ready. It starts no program: that would cost more, and confinement is
+//! complete before a program starts. What the findings mean is decided outside.
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::fd::{AsRawFd, RawFd};
+mod findings;
+mod looking;
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::report::Probe;
@@ -12,75 +20,130 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use super::confine::Confinement;
 use super::supervisor;
 
-pub(super) fn look_around(config: &GuestConfig, confinement: &Confinement) -> Probe {
-    let status = status_of_a_tool(confinement).unwrap_or_default();
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.map(|value| value.trim().to_owned()).unwrap_or_default()
-    };
-    let system = rustix::system::uname();
-    Probe {
-        tool_uid: config.tool_uid,
-        uid_map: squeezed(&read("/proc/self/uid_map")),
-        capabilities: field("CapEff"),
-        bounding_set: field("CapBnd"),
-        no_new_privs: field("NoNewPrivs") == "1",
-        seccomp_mode: field("Seccomp").parse().unwrap_or(0),
-        interfaces: interfaces(&read("/proc/self/net/dev")),
-        kernel: system.release().to_string_lossy().into_owned(),
-        hostname: system.nodename().to_string_lossy().into_owned(),
-        mounts: u32::try_from(read("/proc/self/mountinfo").lines().count()).unwrap_or(u32::MAX),
-    }
+/// More than any sandbox has to say.
+const MOST_FINDINGS: u64 = 1 << 20;
+
+/// A process that looks around.
+pub(super) struct Look {
+    findings: OwnedFd,
+    process: Pid,
+    config: GuestConfig,
 }
 
-/// What the kernel says about a process that is confined as every tool is. It starts no program:
-/// that would cost more, and confinement is complete before a program starts.
-fn status_of_a_tool(confinement: &Confinement) -> Option<String> {
-    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).ok()?;
-    // SAFETY: the child makes system calls only, and never returns.
-    let child = unsafe {
-        let child = supervisor::fork();
-        if child == 0 {
-            if confinement.apply().is_ok() {
-                copy_own_status(theirs.as_raw_fd());
+impl Look {
+    /// Sends somebody to look around.
+    pub(super) fn begin(config: &GuestConfig, confinement: &Confinement) -> io::Result<Self> {
+        let (findings, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        let attempts = Attempts::prepare(config)?;
+        // SAFETY: the child makes system calls only, and never returns.
+        let child = unsafe {
+            let child = supervisor::fork();
+            if child == 0 {
+                if confinement.apply().is_ok() {
+                    looking::look_around(theirs.as_raw_fd(), &attempts);
+                }
+                libc::_exit(0);
             }
-            libc::_exit(0);
-        }
-        Pid::from_raw(child)?
-    };
-    drop(theirs);
-    let mut status = String::new();
-    let read = File::from(ours).read_to_string(&mut status);
-    let _ = waitpid(Some(child), WaitOptions::empty());
-    read.ok()?;
-    Some(status)
-}
+            child
+        };
+        let process = Pid::from_raw(child).filter(|_| child > 0);
+        let process = process.ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { findings, process, config: config.clone() })
+    }
 
-unsafe fn copy_own_status(pipe: RawFd) {
-    let mut buffer = [0u8; 4096];
-    // SAFETY: valid buffers and descriptors; the kernel's text is shorter than the buffer, and what
-    // would not fit is not needed.
-    unsafe {
-        let file = libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY);
-        let length = libc::read(file, buffer.as_mut_ptr().cast(), buffer.len());
-        if let Ok(length) = usize::try_from(length) {
-            libc::write(pipe, buffer.as_ptr().cast(), length.min(buffer.len()));
-        }
+    /// What was found. Whatever could not be looked at shows as not enforced.
+    pub(super) fn end(self) -> Probe {
+        let mut found = Vec::new();
+        let read = File::from(self.findings).take(MOST_FINDINGS).read_to_end(&mut found);
+        let _ = waitpid(Some(self.process), WaitOptions::empty());
+        let found = if read.is_ok() { String::from_utf8_lossy(&found) } else { "".into() };
+        findings::understand(&self.config, &found)
     }
 }
 
-fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+/// What is tried, made before the fork because nothing can be allocated after it.
+struct Attempts {
+    /// Folders in which a file is made, without a name, so that none is left.
+    folders: Vec<CString>,
+    /// Kernel settings that are opened for writing.
+    settings: Vec<CString>,
+    /// Where a device file is made, which only Landlock forbids.
+    device: CString,
+    /// Where the job's files are.
+    addresses: Vec<Address>,
 }
 
-/// Two lines of headings, then `name: numbers`.
-fn interfaces(table: &str) -> Vec<String> {
-    let rows = table.lines().skip(2).filter_map(|line| line.split_once(':'));
-    rows.map(|(name, _)| name.trim().to_owned()).collect()
+/// An address outside of every sandbox.
+struct Address {
+    name: &'static str,
+    socket: libc::sockaddr_storage,
+    length: libc::socklen_t,
 }
 
-/// One line for each range, with single spaces.
-fn squeezed(table: &str) -> String {
-    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    lines.collect::<Vec<_>>().join("; ")
+impl Attempts {
+    fn prepare(config: &GuestConfig) -> io::Result<Self> {
+        const READ_ONLY_FOLDERS: [&str; 13] = [
+            "/", "/bin", "/boot", "/dev", "/etc", "/home", "/opt", "/proc", "/root", "/run",
+            "/sys", "/usr", "/var",
+        ];
+        const SETTINGS: [&str; 3] = [
+            "/proc/sys/kernel/core_pattern",
+            "/proc/sys/kernel/modprobe",
+            "/proc/sys/user/max_user_namespaces",
+        ];
+        let folders = READ_ONLY_FOLDERS.into_iter().chain(config.writable_folders());
+        Ok(Self {
+            folders: folders.map(CString::new).collect::<Result<_, _>>()?,
+            settings: SETTINGS.into_iter().map(CString::new).collect::<Result<_, _>>()?,
+            device: CString::new(format!("{}/.bellglass-device", config.workspace))?,
+            addresses: vec![
+                // Set aside for documentation, so that nobody is there.
+                Address::v4("192.0.2.1", [192, 0, 2, 1]),
+                Address::v4("169.254.169.254", [169, 254, 169, 254]),
+                Address::v6(
+                    "2001:db8::1",
+                    [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+                ),
+            ],
+        })
+    }
+}
+
+impl Address {
+    const PORT: u16 = 80;
+
+    fn v4(name: &'static str, octets: [u8; 4]) -> Self {
+        let address = libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: Self::PORT.to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(octets) },
+            sin_zero: [0; 8],
+        };
+        // SAFETY: every kind of address fits and is plain data.
+        unsafe { Self::of(name, address) }
+    }
+
+    fn v6(name: &'static str, octets: [u8; 16]) -> Self {
+        let address = libc::sockaddr_in6 {
+            sin6_family: libc::AF_INET6 as libc::sa_family_t,
+            sin6_port: Self::PORT.to_be(),
+            sin6_flowinfo: 0,
+            sin6_addr: libc::in6_addr { s6_addr: octets },
+            sin6_scope_id: 0,
+        };
+        // SAFETY: every kind of address fits and is plain data.
+        unsafe { Self::of(name, address) }
+    }
+
+    /// # Safety
+    /// `T` must be one of the kernel's addresses.
+    unsafe fn of<T>(name: &'static str, address: T) -> Self {
+        // SAFETY: all zero is a valid storage, and it is at least as large as every address.
+        let socket = unsafe {
+            let mut socket: libc::sockaddr_storage = std::mem::zeroed();
+            std::ptr::write((&raw mut socket).cast(), address);
+            socket
+        };
+        Self { name, socket, length: size_of::<T>() as libc::socklen_t }
+    }
 }

@@ -15,7 +15,7 @@ use rustix::process::Pid;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-use super::confine::{Confinement, Stage};
+use super::confine::{Confinement, Stage, as_the_guest};
 use super::failure::failure;
 use super::reaper;
 use super::supervisor::{self, Plan, REPORT_BYTES, Report};
@@ -67,9 +67,10 @@ impl Process {
                 Mode::empty(),
             )?,
         };
-        let (stdout, child_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (stderr, child_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (reports, child_reports) = pipe_with(PipeFlags::CLOEXEC)?;
+        let pipe = || pipe_with(PipeFlags::CLOEXEC);
+        let (stdout, child_stdout) = pipe()?;
+        let (stderr, child_stderr) = pipe()?;
+        let (reports, child_reports) = as_the_guest(|| Ok(pipe()?))?;
         let argument_list = pointers(arguments);
         let environment_list = pointers(environment);
         let plan = Plan {

@@ -6,41 +6,61 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use bellglass_protocol::launch::GuestConfig;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch, sock_filter,
 };
 
 /// The filters, ready to load in this order.
-pub(super) fn filters() -> io::Result<[BpfProgram; 2]> {
-    Ok([absent_calls(), denied_calls().map_err(io::Error::other)?])
+pub(super) fn filters(config: &GuestConfig) -> io::Result<[BpfProgram; 2]> {
+    Ok([absent_calls(config), denied_calls(config).map_err(io::Error::other)?])
 }
 
 /// Calls that fail as if this kernel had none of them, so that libraries fall back.
 ///
 /// Written by hand because `seccompiler` gives one filter one answer, and knows nothing of x32.
-fn absent_calls() -> BpfProgram {
+fn absent_calls(config: &GuestConfig) -> BpfProgram {
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// Numbers from here on are x86's x32 calls: the same calls by other numbers, past all rules.
-    const X32_CALLS: u32 = 0x4000_0000;
+    /// The first call that came after this list was written (`open_tree_attr`): whoever adds calls
+    /// to the kernel does not know our rules. The numbers of new calls are the same on every
+    /// architecture. Above them lie x86's x32 calls: the same calls by other numbers, past all rules.
+    const UNKNOWN_CALLS: u32 = 467;
+    // Its flags lie in memory, where no filter can see them. Libraries fall back to clone.
+    let mut absent = vec![libc::SYS_clone3];
+    if config.memory.is_some() {
+        // Memory that lies in no process and in no folder could not be added up by the guest.
+        absent.extend([libc::SYS_memfd_create, libc::SYS_shmget]);
+    }
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    vec![
-        instruction(LOAD_NUMBER, 0, 0, 0),
-        instruction(JUMP_IF_AT_LEAST, 2, 0, X32_CALLS),
-        // Its flags lie in memory, where no filter can see them. Libraries fall back to clone.
-        instruction(JUMP_IF_EQUAL, 1, 0, libc::SYS_clone3 as u32),
-        instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-        instruction(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
-    ]
+    let mut program = vec![instruction(LOAD_NUMBER, 0, 0, 0)];
+    // Each check jumps over the checks after it and over the permission that follows them.
+    let over = |checks_after: usize| checks_after as u8 + 1;
+    program.push(instruction(JUMP_IF_AT_LEAST, over(absent.len()), 0, UNKNOWN_CALLS));
+    for (index, call) in absent.iter().enumerate() {
+        let checks_after = absent.len() - 1 - index;
+        program.push(instruction(JUMP_IF_EQUAL, over(checks_after), 0, *call as u32));
+    }
+    program.push(instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    program.push(instruction(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32));
+    program
 }
 
-fn denied_calls() -> Result<BpfProgram, seccompiler::Error> {
+fn denied_calls(config: &GuestConfig) -> Result<BpfProgram, seccompiler::Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         always_denied().into_iter().map(|call| (call, Vec::new())).collect();
-    rules.extend(denied_by_argument()?);
+    if config.processors.is_some() {
+        // The choice of processors is all that limits CPU time here, so it must stand.
+        rules.insert(libc::SYS_sched_setaffinity, Vec::new());
+    }
+    if config.nested_sandboxing {
+        // A browser's sandbox leaves the file tree by a new root once it is in its own namespace.
+        rules.remove(&libc::SYS_chroot);
+    }
+    rules.extend(denied_by_argument(config)?);
     // A foreign architecture (i386 by `int 0x80`) has other numbers: seccompiler kills it.
     let arch: TargetArch =
         std::env::consts::ARCH.try_into().map_err(seccompiler::Error::Backend)?;
@@ -99,6 +119,7 @@ fn always_denied() -> Vec<i64> {
         libc::SYS_swapoff,
         libc::SYS_acct,
         libc::SYS_quotactl,
+        libc::SYS_quotactl_fd,
         libc::SYS_syslog,
         libc::SYS_vhangup,
         libc::SYS_sethostname,
@@ -130,27 +151,31 @@ fn always_denied() -> Vec<i64> {
     calls
 }
 
-fn denied_by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
+fn denied_by_argument(
+    config: &GuestConfig,
+) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
-    const NEW_NAMESPACES: [libc::c_int; 7] = [
-        libc::CLONE_NEWNS,
-        libc::CLONE_NEWCGROUP,
-        libc::CLONE_NEWUTS,
-        libc::CLONE_NEWIPC,
-        libc::CLONE_NEWUSER,
-        libc::CLONE_NEWPID,
-        libc::CLONE_NEWNET,
-    ];
+    /// Nobody inside needs these.
+    const NEVER: [libc::c_int; 4] =
+        [libc::CLONE_NEWNS, libc::CLONE_NEWCGROUP, libc::CLONE_NEWUTS, libc::CLONE_NEWIPC];
+    /// A browser's own sandbox is made of these, and a job may ask that it can be.
+    const FOR_NESTED_SANDBOXES: [libc::c_int; 3] =
+        [libc::CLONE_NEWUSER, libc::CLONE_NEWPID, libc::CLONE_NEWNET];
     const NEW_TIME_NAMESPACE: u64 = 0x80;
     const QUERY_PERSONALITY: u64 = 0xffff_ffff;
     // TIOCSTI and TIOCLINUX, which C libraries declare with different widths.
     const TYPE_INTO_TERMINAL: u64 = 0x5412;
     const PASTE_INTO_CONSOLE: u64 = 0x541c;
+    // The rest of a socket's type are flags.
+    const SOCKET_KIND: u64 = 0xf;
+    const SOCK_DCCP: libc::c_int = 6;
+    const SOCK_PACKET: libc::c_int = 10;
 
     // A user namespace of its own makes a process root over a large part of the kernel.
     let mut clone = Vec::new();
-    for flag in NEW_NAMESPACES {
-        let flag = flag as u64;
+    let nested: &[libc::c_int] = if config.nested_sandboxing { &[] } else { &FOR_NESTED_SANDBOXES };
+    for flag in NEVER.iter().chain(nested) {
+        let flag = *flag as u64;
         clone.push(rule([(0, MaskedEq(flag), flag)])?);
     }
     let mut unshare = clone.clone();
@@ -158,7 +183,7 @@ fn denied_by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::
     unshare.push(rule([(0, MaskedEq(NEW_TIME_NAMESPACE), NEW_TIME_NAMESPACE)])?);
 
     let family = |family: libc::c_int| (0, Ne, family as u64);
-    let socket = vec![
+    let mut socket = vec![
         // Rare address families (packet, vsock, alg, tipc, ...) are where the kernel's bugs are.
         rule([
             family(libc::AF_UNIX),
@@ -173,6 +198,20 @@ fn denied_by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::
             (2, Ne, libc::NETLINK_SOCK_DIAG as u64),
         ])?,
     ];
+    // Other kinds than streams and datagrams, and other protocols for streams (SCTP, DCCP, ...):
+    // for these the kernel would load modules of its own accord.
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for kind in [libc::SOCK_RAW, libc::SOCK_RDM, libc::SOCK_SEQPACKET, SOCK_DCCP, SOCK_PACKET] {
+            socket.push(rule([(0, Eq, family as u64), (1, MaskedEq(SOCKET_KIND), kind as u64)])?);
+        }
+        socket.push(rule([
+            (0, Eq, family as u64),
+            (1, MaskedEq(SOCKET_KIND), libc::SOCK_STREAM as u64),
+            (2, Ne, 0),
+            (2, Ne, libc::IPPROTO_TCP as u64),
+            (2, Ne, libc::IPPROTO_MPTCP as u64),
+        ])?);
+    }
     // Other personalities switch protections off, such as the random layout of memory.
     let personality = vec![rule([(0, Ne, 0), (0, Ne, QUERY_PERSONALITY)])?];
     // These type into the terminal of somebody else.

@@ -45,6 +45,8 @@ pub(super) async fn run(
     call: &Call,
 ) -> CallResult {
     let start = Instant::now();
+    let kills = guest.memory_kills.clone();
+    let kills_before = kills.load(Ordering::Relaxed);
     let deadline = start + limit.min(LONGEST);
     let (ending, text) = match tool {
         ToolCall::Shell(_) | ToolCall::Python(_) | ToolCall::TypeScript(_) => {
@@ -60,6 +62,7 @@ pub(super) async fn run(
         error: ending.error,
         duration_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
         output_bytes: call.output.total(),
+        memory_kills: kills.load(Ordering::Relaxed) - kills_before,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The workspace, opened once: every path of a tool is resolved beneath it by the kernel.
 //!
 //! Symlinks that stay inside are followed, those that lead out are refused (`openat2` with
-//! `RESOLVE_BENEATH`). What is created, renamed or deleted is named by its parent's descriptor and
+//! `RESOLVE_BENEATH`, or `step_by_step` where the kernel has no such call). What is created, renamed or deleted is named by its parent's descriptor and
 //! its last component, so that no path is resolved twice.
 
 use std::ffi::{CStr, OsString};
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 use super::failure::{failure, not_a_file, path_failure};
+use super::step_by_step::{self, Links};
 
 /// How often a lookup is tried again when something above it was renamed meanwhile.
 const RESOLVE_TRIES: u32 = 16;
@@ -66,11 +67,23 @@ fn resolved(
 ) -> Result<OwnedFd, Errno> {
     let mut tries = 0;
     loop {
-        match rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve) {
+        let opened = match rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve) {
+            // gVisor's kernel does not have it.
+            Err(Errno::NOSYS) => step_by_step::open(folder, path, flags, links(resolve)),
+            other => other,
+        };
+        match opened {
             Err(Errno::AGAIN) if tries < RESOLVE_TRIES => tries += 1,
             Err(Errno::INTR) => {}
             other => return other,
         }
+    }
+}
+
+fn links(resolve: ResolveFlags) -> Links {
+    match resolve.contains(ResolveFlags::NO_SYMLINKS) {
+        true => Links::Refuse,
+        false => Links::FollowBeneath,
     }
 }
 

@@ -6,19 +6,20 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use bellglass_protocol::launch::{IdMapping, LaunchOrder};
+use bellglass_protocol::launch::{IdMapping, Kernel, LaunchOrder};
 
 use super::syscalls::{self, Stage as _};
-use super::{Failed, devices, id_maps, mounts, privileges};
+use super::{Failed, devices, gvisor_room, id_maps, mounts, privileges};
 
 /// Runs in the new process. Gives the report pipe back, since it moves while descriptors are closed.
 pub(super) fn build(
     order: &LaunchOrder,
     image: mounts::ImageSource,
+    scratch: Option<OwnedFd>,
     listener: &UnixListener,
     report: OwnedFd,
 ) -> Result<OwnedFd, (Failed, OwnedFd)> {
-    match close_around(order, image) {
+    match close_around(order, image, scratch) {
         Ok(()) => {}
         Err(failed) => return Err((failed, report)),
     }
@@ -29,7 +30,11 @@ pub(super) fn build(
     }
 }
 
-fn close_around(order: &LaunchOrder, image: mounts::ImageSource) -> Result<(), Failed> {
+fn close_around(
+    order: &LaunchOrder,
+    image: mounts::ImageSource,
+    scratch: Option<OwnedFd>,
+) -> Result<(), Failed> {
     image.approach()?;
     let id = id_maps::guest_id(order.ids);
     syscalls::become_ids(id, id, order.ids != IdMapping::Single).stage("take the guest's ids")?;
@@ -38,13 +43,22 @@ fn close_around(order: &LaunchOrder, image: mounts::ImageSource) -> Result<(), F
     rustix::system::sethostname(order.name.as_bytes()).stage("set the host name")?;
     bring_up_loopback()?;
 
-    let root = mounts::assemble(order, image)?;
-    devices::mount_dev(&root, order.shared_memory)?;
-    devices::mount_proc(&root)?;
-    leave_the_host(&root)?;
+    let root = mounts::assemble(order, image, scratch)?;
     // Files that the guest makes for others must be readable as their makers meant.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    privileges::drop_all_but_needed()
+    match &order.kernel {
+        Kernel::Host => {
+            devices::mount_dev(&root, order.shared_memory)?;
+            devices::mount_proc(&root, order.guest.nested_sandboxing)?;
+            leave_the_host(&root)?;
+            privileges::drop_all_but_needed()
+        }
+        Kernel::Gvisor { runsc } => {
+            // gVisor's kernel sees all of the scratch space; what runs on it sees only the root.
+            let room = gvisor_room::furnish(runsc)?;
+            leave_the_host(room)
+        }
+    }
 }
 
 /// Puts the new root in place of the old and lets go of the old one.

@@ -15,7 +15,7 @@ const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC;
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Files of /proc that tell about or act on the whole machine.
-const COVERED_FILES: [&str; 8] = [
+const COVERED_FILES: [&str; 10] = [
     "kcore",         // the kernel's memory
     "keys",          // other users' keyrings
     "latency_stats", // what other processes wait for
@@ -24,6 +24,8 @@ const COVERED_FILES: [&str; 8] = [
     "sched_debug",   // names of other processes
     "sysrq-trigger", // reboots the machine
     "kallsyms",      // kernel addresses
+    "interrupts",    // when others press keys or get packets
+    "cmdline",       // how the host was booted
 ];
 
 /// Folders of /proc that tell about hardware.
@@ -66,11 +68,19 @@ pub(super) fn mount_dev(root: &Path, shared_memory: ByteSize) -> Result<(), Fail
         .stage("make /dev read-only")
 }
 
+/// How many user namespaces can be made inside where nested sandboxes are wanted: a few for each
+/// process of a browser.
+const NESTED_NAMESPACES: &str = "64";
+
 /// Mounts /proc of the sandbox's own pid namespace, covered as OCI runtimes do.
-pub(super) fn mount_proc(root: &Path) -> Result<(), Failed> {
+pub(super) fn mount_proc(root: &Path, nested_sandboxing: bool) -> Result<(), Failed> {
     let proc = root.join("proc");
     let flags = QUIET | libc::MS_NODEV;
     mount("proc", &proc, "proc", flags, "").stage("mount /proc")?;
+    // A second lock beside the system-call filter, on the user namespace itself. It is below /proc/sys,
+    // which nobody inside can write to once this returns.
+    let most = if nested_sandboxing { NESTED_NAMESPACES } else { "0" };
+    fs::write(proc.join("sys/user/max_user_namespaces"), most).stage("limit user namespaces")?;
     let null = root.join("dev/null");
     let null = null.to_string_lossy();
     for path in COVERED_FILES.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {

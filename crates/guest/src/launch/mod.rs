@@ -7,23 +7,29 @@
 
 mod cage;
 mod devices;
+mod disk;
+mod gvisor_room;
 mod id_maps;
 mod mounts;
-mod privileges;
-mod syscalls;
+pub(crate) mod privileges;
+pub(crate) mod syscalls;
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::{fs, io};
 
-use bellglass_protocol::launch::{IdMapping, LaunchFailure, LaunchOrder, Launched};
+use bellglass_protocol::launch::{
+    IdMapping, Kernel, LEAST_LANDLOCK, LaunchFailure, LaunchOrder, Launched, Storage,
+};
 
 use syscalls::Stage as _;
 
 /// What went wrong while the cage was built, and at which point.
-#[derive(Debug)]
-struct Failed {
+#[derive(Debug, thiserror::Error)]
+#[error("{stage}: {error}")]
+pub(crate) struct Failed {
     stage: String,
     error: io::Error,
     /// The new process, if there was one already.
@@ -53,6 +59,11 @@ fn read_order() -> Result<LaunchOrder, Failed> {
 /// Makes the process, gives it its identity, waits until its cage stands.
 fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
     let listener = listen(&order.wire)?;
+    // Before the control groups are joined: what it costs to make a disk is not the job's.
+    let scratch = match &order.storage {
+        Storage::Memory => None,
+        Storage::File { folder } => Some(disk::make(Path::new(folder), order.disk, order.ids)?),
+    };
     for file in &order.cgroup_joins {
         // Joining as oneself before the new process exists is several times cheaper than having it
         // moved, and the control-group namespace then begins at the sandbox's own group.
@@ -65,7 +76,7 @@ fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
     let Some(child) = syscalls::clone_into_new_namespaces().stage("make namespaces")? else {
         drop((go_writer, report_reader));
         wait_for_go(go_reader);
-        inhabit(order, image, listener, report_writer)
+        inhabit(order, image, scratch, listener, report_writer)
     };
     drop((go_reader, report_writer));
 
@@ -106,20 +117,35 @@ fn wait_for_go(reader: OwnedFd) {
 fn inhabit(
     order: &LaunchOrder,
     image: mounts::ImageSource,
+    scratch: Option<OwnedFd>,
     listener: UnixListener,
     report: OwnedFd,
 ) -> ! {
-    let report = match cage::build(order, image, &listener, report) {
+    let report = match cage::build(order, image, scratch, &listener, report) {
         Ok(report) => report,
-        Err((failed, report)) => {
-            let text = format!("{}\0{}", failed.stage, failed.error);
-            let _ = rustix::io::write(report.as_fd(), text.as_bytes());
-            std::process::exit(1);
-        }
+        Err((failed, report)) => give_up(&failed, report),
     };
-    let _ = rustix::io::write(report.as_fd(), b"ready");
-    drop(report);
-    crate::inside::run(listener, order.guest.clone())
+    match &order.kernel {
+        Kernel::Host => {
+            let _ = rustix::io::write(report.as_fd(), b"ready");
+            drop(report);
+            crate::inside::run(listener, order.guest.clone())
+        }
+        Kernel::Gvisor { .. } => match crate::warden::start_gvisor(order) {
+            Ok(sandbox) => {
+                let _ = rustix::io::write(report.as_fd(), b"ready");
+                drop(report);
+                crate::warden::keep(listener, sandbox)
+            }
+            Err(failed) => give_up(&failed, report),
+        },
+    }
+}
+
+fn give_up(failed: &Failed, report: OwnedFd) -> ! {
+    let text = format!("{}\0{}", failed.stage, failed.error);
+    let _ = rustix::io::write(report.as_fd(), text.as_bytes());
+    std::process::exit(1);
 }
 
 fn read_report(reader: OwnedFd) -> Result<(), Failed> {
@@ -135,16 +161,38 @@ fn read_report(reader: OwnedFd) -> Result<(), Failed> {
 /// What stands, in words, for the sandbox's report.
 fn describe(order: &LaunchOrder) -> (Vec<String>, Vec<String>) {
     let mut enforced: Vec<String> = [
-        "own user, mount, pid, network, ipc, uts and cgroup namespaces",
+        "own user, mount, pid, network, ipc, uts, cgroup and, where the kernel has them, time namespaces",
         "image read-only under an overlay of its own",
-        "no host path is mounted; /proc is masked; /sys is absent",
+        match order.kernel {
+            Kernel::Host => "no host path is mounted; /proc is masked; /sys is absent",
+            Kernel::Gvisor { .. } => {
+                "a kernel of its own in user space (gVisor), which answers every system call; /proc, \
+                 /sys and /dev are that kernel's"
+            }
+        },
         "no network device but loopback",
         "tools run without capabilities, with no_new_privs and a system-call filter",
     ]
     .map(String::from)
     .into();
     let mut missing = Vec::new();
-    enforced.push(format!("at most {} can be written inside", order.disk));
+    let place = match order.storage {
+        Storage::Memory => "in memory",
+        Storage::File { .. } => "on a disk of its own, which is reserved",
+    };
+    enforced.push(format!("at most {} can be written inside, {place}", order.disk));
+    enforced.push(match order.guest.nested_sandboxing {
+        true => "user namespaces can be made inside, because the job asked for it".into(),
+        false => "no user namespaces can be made inside".into(),
+    });
+    match crate::inside::landlock::version() {
+        version if version >= LEAST_LANDLOCK => {
+            let folders = order.guest.writable_folders().join(" ");
+            enforced.push(format!("tools can write below {folders} and nowhere else (Landlock)"));
+        }
+        _ => missing
+            .push("no Landlock in this kernel: add `landlock` to its `lsm=` parameter".into()),
+    }
     match order.ids {
         IdMapping::Range { base } => enforced.push(format!("ids 0-65535 inside are {base} and up outside")),
         IdMapping::Subordinate { uid_base, .. } => {

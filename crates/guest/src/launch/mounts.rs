@@ -61,17 +61,30 @@ impl ImageSource {
 
 /// A folder of the host that exists everywhere. Inside the new mount namespace it is covered at
 /// once by the sandbox's own scratch space, and after the pivot it is gone.
-const SCRATCH: &str = "/tmp";
+pub(super) const SCRATCH: &str = "/tmp";
 
 /// Builds the new root and returns where it stands, still beside the host's.
-pub(super) fn assemble(order: &LaunchOrder, image: ImageSource) -> Result<PathBuf, Failed> {
+///
+/// What is written inside goes to the file system `scratch_disk`, or to memory if there is none.
+pub(super) fn assemble(
+    order: &LaunchOrder,
+    image: ImageSource,
+    scratch_disk: Option<OwnedFd>,
+) -> Result<PathBuf, Failed> {
     // Nothing mounted here may reach the host, and nothing mounted there may appear here.
     mount("none", Path::new("/"), "", libc::MS_REC | libc::MS_PRIVATE, "")
         .stage("separate the mounts")?;
     let scratch = Path::new(SCRATCH);
-    let options = format!("mode=0755,size={},nr_inodes={}", order.disk.0, inodes(order.disk.0));
-    mount("bellglass", scratch, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &options)
-        .stage("mount the sandbox's scratch space")?;
+    match scratch_disk {
+        Some(disk) => attach_mount(disk.as_fd(), scratch),
+        None => {
+            let inodes = inodes(order.disk.0);
+            let options = format!("mode=0755,size={},nr_inodes={inodes}", order.disk.0);
+            let flags = libc::MS_NOSUID | libc::MS_NODEV;
+            mount("bellglass", scratch, "tmpfs", flags, &options)
+        }
+    }
+    .stage("mount the sandbox's scratch space")?;
     let [lower, upper, work, root, workspace, tmp] =
         ["lower", "upper", "work", "root", "workspace", "tmp"].map(|name| scratch.join(name));
     for folder in [&lower, &upper, &work, &root, &workspace, &tmp] {

@@ -32,8 +32,17 @@ struct Data {
 const VERSION_3: u32 = 0x2008_0522;
 
 /// Keeps only what the guest needs, and makes sure that nothing below it can gain more.
-pub(super) fn drop_all_but_needed() -> Result<(), Failed> {
-    for capability in (0..=LAST_CAPABILITY).filter(|number| !KEPT.contains(number)) {
+pub(crate) fn drop_all_but_needed() -> Result<(), Failed> {
+    keep_only(&KEPT)
+}
+
+/// For a process that needs no privilege any more.
+pub(crate) fn drop_all() -> Result<(), Failed> {
+    keep_only(&[])
+}
+
+fn keep_only(needed: &[u32]) -> Result<(), Failed> {
+    for capability in (0..=LAST_CAPABILITY).filter(|number| !needed.contains(number)) {
         // SAFETY: changes this process's bounding set only. Numbers the kernel does not know fail,
         // which is as good as dropped.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
@@ -49,7 +58,7 @@ pub(super) fn drop_all_but_needed() -> Result<(), Failed> {
             return Err(io::Error::last_os_error()).stage("make the guest untraceable");
         }
     }
-    let kept = KEPT.iter().fold(0u32, |mask, number| mask | 1 << number);
+    let kept = needed.iter().fold(0u32, |mask, number| mask | 1 << number);
     let header = Header { version: VERSION_3, pid: 0 };
     let data = [Data { effective: kept, permitted: kept, inheritable: 0 }, Data::default()];
     // SAFETY: header and data are valid structures of version 3, which has two data elements.

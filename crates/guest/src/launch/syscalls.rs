@@ -8,7 +8,7 @@ use std::path::Path;
 use super::Failed;
 
 /// Names what was being done when an error came.
-pub(super) trait Stage<T> {
+pub(crate) trait Stage<T> {
     fn stage(self, stage: &str) -> Result<T, Failed>;
 }
 
@@ -32,10 +32,21 @@ struct CloneArguments {
     tls: u64,
 }
 
+/// The kernel's number, which C libraries do not all know.
+const CLONE_NEWTIME: u64 = 0x80;
+
 /// Forks into new namespaces of every kind. Returns the child's id in the parent, `None` in the child.
 ///
 /// The child belongs to the launcher's own parent, so it outlives the launcher and is reaped there.
 pub(super) fn clone_into_new_namespaces() -> io::Result<Option<i32>> {
+    match clone_with(CLONE_NEWTIME) {
+        // Kernels can be built without time namespaces. The report says then that it is shared.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => clone_with(0),
+        result => result,
+    }
+}
+
+fn clone_with(more_flags: u64) -> io::Result<Option<i32>> {
     let flags = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
@@ -44,7 +55,8 @@ pub(super) fn clone_into_new_namespaces() -> io::Result<Option<i32>> {
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP
         | libc::CLONE_PARENT;
-    let arguments = CloneArguments { flags: flags as u64, ..CloneArguments::default() };
+    let flags = flags as u64 | more_flags;
+    let arguments = CloneArguments { flags, ..CloneArguments::default() };
     // SAFETY: the process has one thread, the arguments are a valid structure of the size given,
     // and without a new stack the child goes on in its own copy of this memory, as after fork.
     let result = unsafe {
@@ -67,19 +79,14 @@ pub(super) fn kill(pid: i32) {
 pub(super) fn open_tree_clone(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_encoded_bytes())?;
     // SAFETY: `path` is a NUL-terminated text that lives through the call.
-    let fd = unsafe {
+    owned(unsafe {
         libc::syscall(
             libc::SYS_open_tree,
             libc::AT_FDCWD,
             path.as_ptr(),
             libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC,
         )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just gave this descriptor to us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    })
 }
 
 /// Makes a detached mount read-only and shifts its owners by the ids of a user namespace.
@@ -123,6 +130,53 @@ pub(super) fn attach_mount(mount: BorrowedFd<'_>, target: &Path) -> io::Result<(
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes a file system that is attached nowhere yet, without set-uid programs and device files.
+pub(super) fn mount_detached(
+    kind: &str,
+    options: &[(&str, &str)],
+    flags: &[&str],
+) -> io::Result<OwnedFd> {
+    const SET_FLAG: u32 = 0;
+    const SET_STRING: u32 = 1;
+    const CREATE: u32 = 6;
+    const CLOSE_ON_EXEC: u32 = 1;
+    let kind = CString::new(kind)?;
+    // SAFETY: the kind is a NUL-terminated text.
+    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), CLOSE_ON_EXEC) })?;
+    let configure = |command: u32, key: Option<&str>, value: Option<&str>| {
+        let key = key.map(CString::new).transpose()?;
+        let value = value.map(CString::new).transpose()?;
+        let pointer =
+            |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |t| t.as_ptr());
+        let (key, value) = (pointer(&key), pointer(&value));
+        // SAFETY: both are null or NUL-terminated texts that live through the call.
+        let done = unsafe {
+            libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key, value, 0)
+        };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    for (key, value) in options {
+        configure(SET_STRING, Some(key), Some(value))?;
+    }
+    for flag in flags {
+        configure(SET_FLAG, Some(flag), None)?;
+    }
+    configure(CREATE, None, None)?;
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    // SAFETY: takes numbers only.
+    owned(unsafe {
+        libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), CLOSE_ON_EXEC, attributes)
+    })
+}
+
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// `mount(2)`.

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bellglass_guest::inside::Placer;
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::mux::{End, Mux, MuxStream, multiplex};
@@ -43,13 +44,15 @@ impl TestGuest {
         std::fs::create_dir(folder.path().join("workspace")).unwrap();
         let socket = folder.path().join("wire");
         let config = GuestConfig {
-            egress: false,
             workspace: folder.path().join("workspace").to_str().unwrap().into(),
             tool_uid: rustix::process::geteuid().as_raw(),
             tool_gid: rustix::process::getegid().as_raw(),
             home: folder.path().to_str().unwrap().into(),
             open_files: 512,
             processes: None,
+            nested_sandboxing: false,
+            memory: None,
+            processors: None,
             orphaned_after_seconds: None,
         };
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -62,7 +65,7 @@ impl TestGuest {
             runtime.block_on(async {
                 let listener = UnixListener::from_std(listener).unwrap();
                 tokio::select! {
-                    served = bellglass_guest::inside::serve(listener, config) => served.unwrap(),
+                    served = bellglass_guest::inside::serve(listener, config, Placer::start().unwrap()) => served.unwrap(),
                     _ = stopped => {}
                 }
             });

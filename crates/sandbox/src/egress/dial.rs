@@ -1,17 +1,21 @@
 //! From a host name to a connection: policy, resolving, the check of addresses, connecting.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base64::Engine as _;
 use bellglass_protocol::network::{Connection, Verdict, is_public};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 use super::Egress;
 use super::counted::{Counted, Counts};
+use super::live::ConnectionNumber;
 
 const RESOLVE_TIME: Duration = Duration::from_secs(10);
 const CONNECT_TIME: Duration = Duration::from_secs(15);
@@ -25,26 +29,54 @@ pub struct UpstreamProxy {
     pub credentials: Option<String>,
 }
 
-/// A connection to the world. Tells the log about itself when it is dropped.
+/// Who finds the addresses of a name.
+#[async_trait]
+pub(super) trait Resolve: Send + Sync {
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+}
+
+/// The host's own way of finding them.
+pub(super) struct HostResolver;
+
+#[async_trait]
+impl Resolve for HostResolver {
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok(tokio::net::lookup_host((host, port)).await?.collect())
+    }
+}
+
+/// A connection to the world.
 pub(super) struct Dialed {
     pub(super) stream: Counted<TcpStream>,
     pub(super) record: Record,
 }
 
-/// What the log will be told. Kept apart from the stream, which others take over.
+/// What the log will be told when this is dropped. Kept apart from the stream, which others take
+/// over.
 pub(super) struct Record {
     egress: Arc<Egress>,
-    host: String,
-    port: u16,
+    pub(super) host: String,
+    pub(super) port: u16,
     counts: Arc<Counts>,
+    number: ConnectionNumber,
+    cut: CancellationToken,
+}
+
+impl Record {
+    /// Works on the connection until the work is done or the connection must go.
+    pub(super) async fn until_cut<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.cut.run_until_cancelled(work).await
+    }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
+        self.egress.live.leave(self.number);
+        let is_cut = self.cut.is_cancelled();
         self.egress.log.connection(Connection {
-            host: std::mem::take(&mut self.host),
+            host: shown(&self.host),
             port: self.port,
-            verdict: Verdict::Allowed,
+            verdict: if is_cut { Verdict::CutByPolicy } else { Verdict::Allowed },
             bytes_out: self.counts.written.load(Ordering::Relaxed),
             bytes_in: self.counts.read.load(Ordering::Relaxed),
         });
@@ -56,8 +88,19 @@ pub(super) async fn dial(egress: &Arc<Egress>, host: &str, port: u16) -> Result<
     match try_dial(egress, host, port).await {
         Ok(stream) => {
             let counts = Arc::new(Counts::default());
-            let record =
-                Record { egress: egress.clone(), host: shown(host), port, counts: counts.clone() };
+            let (number, cut) = egress.live.enter(host, port);
+            if !egress.allows(host, port) {
+                // The policy was changed while the connection was made, and did not see it yet.
+                cut.cancel();
+            }
+            let record = Record {
+                egress: egress.clone(),
+                host: host.to_owned(),
+                port,
+                counts: counts.clone(),
+                number,
+                cut,
+            };
             Ok(Dialed { stream: Counted::new(stream, counts), record })
         }
         Err(verdict) => {
@@ -74,26 +117,31 @@ async fn try_dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, V
     if !egress.allows(bare, port) {
         return Err(Verdict::RefusedByPolicy);
     }
-    let literal = bare.parse::<IpAddr>().ok();
-    if let Some(proxy) = &egress.settings.upstream {
-        // The proxy resolves names where we may not be able to; an address we can still judge.
-        if literal.is_some_and(|address| !may_reach(egress, address)) {
+    let settings = egress.settings();
+    let may_reach = |address: IpAddr| {
+        is_public(address) || settings.private_exceptions.contains(&address.to_canonical())
+    };
+    if let Some(proxy) = &settings.upstream {
+        // The proxy resolves names where we may not be able to; what is plainly an address, or a
+        // name for this machine itself, we can still judge.
+        let is_fit = match bare.parse::<IpAddr>() {
+            Ok(address) => may_reach(address),
+            Err(_) => !is_address_in_disguise(bare) && !is_localhost(bare),
+        };
+        if !is_fit {
             return Err(Verdict::RefusedPrivateAddress);
         }
         return through(proxy, host, port).await.map_err(|_| Verdict::NotConnected);
     }
-    let resolving = tokio::net::lookup_host((bare, port));
-    let found: Vec<SocketAddr> = match tokio::time::timeout(RESOLVE_TIME, resolving).await {
-        Ok(Ok(addresses)) => addresses.collect(),
+    let resolving = egress.resolver.resolve(bare, port);
+    let found = match tokio::time::timeout(RESOLVE_TIME, resolving).await {
+        Ok(Ok(addresses)) if !addresses.is_empty() => addresses,
         _ => return Err(Verdict::NotResolved),
     };
-    if found.is_empty() {
-        return Err(Verdict::NotResolved);
-    }
     // The addresses that were checked are the ones that are connected to: a name that changes its
     // mind in between changes nothing.
     let fit: Vec<SocketAddr> =
-        found.into_iter().filter(|address| may_reach(egress, address.ip())).collect();
+        found.into_iter().filter(|address| may_reach(address.ip())).collect();
     if fit.is_empty() {
         return Err(Verdict::RefusedPrivateAddress);
     }
@@ -107,12 +155,29 @@ async fn try_dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, V
     Err(Verdict::NotConnected)
 }
 
-fn may_reach(egress: &Egress, address: IpAddr) -> bool {
-    is_public(address) || egress.settings.private_exceptions.contains(&address.to_canonical())
+/// Whether some resolvers would take a name for an IPv4 address: `2130706433`, `0x7f.1`, `127.1`.
+fn is_address_in_disguise(host: &str) -> bool {
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let is_hex = last.strip_prefix("0x").or(last.strip_prefix("0X"));
+    last.bytes().all(|byte| byte.is_ascii_digit())
+        || is_hex.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+fn is_localhost(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
 }
 
 /// Asks the host's own proxy for a tunnel.
-async fn through(proxy: &UpstreamProxy, host: &str, port: u16) -> std::io::Result<TcpStream> {
+async fn through(proxy: &UpstreamProxy, host: &str, port: u16) -> io::Result<TcpStream> {
+    // What comes from a SOCKS client may be any bytes; those of a name cannot end this line.
+    let fits =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':' | '[' | ']');
+    if !host.chars().all(fits) {
+        return Err(io::Error::other("this is no host name"));
+    }
+    let host =
+        if host.contains(':') && !host.starts_with('[') { &format!("[{host}]") } else { host };
     let tunnel = async {
         let mut stream = TcpStream::connect((proxy.host.as_str(), proxy.port)).await?;
         let mut request = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
@@ -126,12 +191,12 @@ async fn through(proxy: &UpstreamProxy, host: &str, port: u16) -> std::io::Resul
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
             if answer.len() > 8192 {
-                return Err(std::io::Error::other("the proxy's answer is too long"));
+                return Err(io::Error::other("the proxy's answer is too long"));
             }
             answer.push(stream.read_u8().await?);
         }
         let ok = answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.0 200");
-        if ok { Ok(stream) } else { Err(std::io::Error::other("the proxy refused")) }
+        if ok { Ok(stream) } else { Err(io::Error::other("the proxy refused")) }
     };
     tokio::time::timeout(CONNECT_TIME, tunnel).await?
 }
@@ -139,4 +204,22 @@ async fn through(proxy: &UpstreamProxy, host: &str, port: u16) -> std::io::Resul
 /// A host's name for the log: it comes from inside, so it is bounded and plain.
 fn shown(host: &str) -> String {
     host.chars().take(253).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_in_disguise_are_known() {
+        for disguised in ["2130706433", "127.1", "0x7f.1", "0x7f000001", "0177.0.0.01", "1.2.3.4."]
+        {
+            assert!(is_address_in_disguise(disguised), "{disguised}");
+        }
+        for name in ["example.com", "1e100.net", "0xdead.example", "a.b1", "x86"] {
+            assert!(!is_address_in_disguise(name), "{name}");
+        }
+        assert!(is_localhost("LOCALHOST.") && is_localhost("a.localhost"));
+        assert!(!is_localhost("localhost.example"));
+    }
 }

@@ -4,37 +4,24 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellglass_protocol::network::Verdict;
-use bytes::Bytes;
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Empty, Full};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::HeaderValue;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::dial::{Dialed, dial};
+use super::message::{Body, empty, refuse, remove_hop_by_hop, say};
+use super::secret::Scheme;
+use super::target::target;
 use super::{Client, Egress};
 
-type Body = BoxBody<Bytes, hyper::Error>;
-
 /// How long a client may take to send its request's head.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The most that the head of a request may have.
-const LARGEST_HEAD: usize = 64 << 10;
-
-/// Headers that concern one connection and not the request.
-const HOP_BY_HOP: [HeaderName; 7] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
+pub(super) const LARGEST_HEAD: usize = 64 << 10;
 
 pub(super) async fn serve(egress: Arc<Egress>, client: Client) {
     let service = service_fn(|request| {
@@ -68,23 +55,21 @@ async fn tunnel(egress: Arc<Egress>, request: Request<Incoming>) -> Response<Bod
     let Some((host, port)) = target(request.uri(), None) else {
         return say(StatusCode::BAD_REQUEST, "CONNECT needs a host and a port");
     };
-    let Dialed { mut stream, record } = match dial(&egress, &host, port).await {
+    let dialed = match dial(&egress, &host, port).await {
         Ok(dialed) => dialed,
         Err(verdict) => return refuse(verdict, &host, port),
     };
     tokio::spawn(async move {
-        let _record = record;
         if let Ok(client) = hyper::upgrade::on(request).await {
-            let mut client = TokioIo::new(client);
-            let _ = tokio::io::copy_bidirectional(&mut client, &mut stream).await;
+            egress.join(TokioIo::new(client), dialed).await;
         }
     });
-    Response::new(Empty::new().map_err(|never| match never {}).boxed())
+    Response::new(empty())
 }
 
 /// Passes on one plain request. Each is judged by itself, also on a connection that is kept.
 async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Response<Body> {
-    let Some((host, port)) = target(request.uri(), Some(80)) else {
+    let Some((host, port)) = target(request.uri(), Some(Scheme::Http.default_port())) else {
         return say(StatusCode::BAD_REQUEST, "the address has no host");
     };
     let Dialed { stream, record } = match dial(&egress, &host, port).await {
@@ -99,13 +84,16 @@ async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Respons
     };
     tokio::spawn(async move {
         // The connection ends with its one response, and then the log hears of it.
-        let _record = record;
-        let _ = connection.await;
+        record.until_cut(connection).await
     });
     make_plain(&mut request, &host, port);
+    let path = request.uri().path().to_owned();
+    for secret in egress.secrets_for(Scheme::Http, &host, port) {
+        secret.put_into(request.headers_mut(), &path);
+    }
     match sender.send_request(request).await {
         Ok(mut response) => {
-            HOP_BY_HOP.iter().for_each(|name| drop(response.headers_mut().remove(name)));
+            remove_hop_by_hop(response.headers_mut());
             response.map(|body| body.boxed())
         }
         Err(_) => failed(),
@@ -119,81 +107,11 @@ fn make_plain(request: &mut Request<Incoming>, host: &str, port: u16) {
         *request.uri_mut() = path;
     }
     let headers = request.headers_mut();
-    // A client may name more headers that concern only this connection.
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|list| list.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
-    headers.remove("proxy-connection");
+    remove_hop_by_hop(headers);
     // The host that was judged is the host that is asked for, whatever the client wrote.
     let name = if port == 80 { host.to_owned() } else { format!("{host}:{port}") };
     if let Ok(value) = HeaderValue::from_str(&name) {
         headers.insert(header::HOST, value);
     }
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-}
-
-/// The host and port of an address.
-fn target(uri: &Uri, default_port: Option<u16>) -> Option<(String, u16)> {
-    let authority = uri.authority()?;
-    let port = authority.port_u16().or(default_port).filter(|port| *port > 0)?;
-    // A user name in the address is nobody's business here.
-    let host = authority.host();
-    (!host.is_empty() && host.len() <= 255).then(|| (host.to_owned(), port))
-}
-
-fn refuse(verdict: Verdict, host: &str, port: u16) -> Response<Body> {
-    let place = format!("{host}:{port}");
-    match verdict {
-        Verdict::RefusedByPolicy => say(
-            StatusCode::FORBIDDEN,
-            &format!("{place} is not in this job's network policy; name it under `network`"),
-        ),
-        Verdict::RefusedPrivateAddress => say(
-            StatusCode::FORBIDDEN,
-            &format!("{place} has no public address, and others cannot be reached from a sandbox"),
-        ),
-        Verdict::NotResolved => {
-            say(StatusCode::BAD_GATEWAY, &format!("{place} cannot be resolved"))
-        }
-        Verdict::NotConnected | Verdict::Allowed => {
-            say(StatusCode::BAD_GATEWAY, &format!("{place} does not answer"))
-        }
-    }
-}
-
-fn say(status: StatusCode, text: &str) -> Response<Body> {
-    let body = Full::new(Bytes::from(format!("bellglass: {text}\n")));
-    let mut response = Response::new(body.map_err(|never| match never {}).boxed());
-    *response.status_mut() = status;
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, plain);
-    response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_are_read_from_addresses() {
-        for (uri, default_port, expected) in [
-            ("example.com:443", None, Some(("example.com", 443))),
-            ("http://example.com/x", Some(80), Some(("example.com", 80))),
-            ("http://user:pass@example.com:81/", Some(80), Some(("example.com", 81))),
-            ("[::1]:443", None, Some(("[::1]", 443))),
-            ("example.com:0", None, None),
-            ("/path", Some(80), None),
-        ] {
-            let found = target(&uri.parse().unwrap(), default_port);
-            let expected = expected.map(|(host, port)| (host.to_owned(), port));
-            assert_eq!(found, expected, "{uri}");
-        }
-    }
 }

@@ -4,26 +4,43 @@
 //! policy is asked, the name is resolved, addresses that are not public are refused, and what
 //! became of it is told to the log. Everything that arrives is hostile.
 
+mod authority;
 mod counted;
 mod dial;
+mod equipment;
 mod http;
+mod intercept;
+mod live;
+mod message;
+mod secret;
 mod socks;
+mod socks_request;
+mod target;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 use std::sync::{Arc, RwLock};
 
-use bellglass_protocol::mux::MuxStream;
 use bellglass_protocol::network::{Connection, HostRule, NetworkPolicy};
 use bytes::Bytes;
-use tokio::io::{
-    AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Chain, Join, ReadHalf, WriteHalf,
-};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader};
 
+pub use authority::Authority;
 pub use dial::UpstreamProxy;
+pub use equipment::{PackageSources, equipment};
+pub use secret::{BoundSecret, PathPrefix, Place, Scheme, Secret, SecretValue};
+
+use dial::{Dialed, HostResolver, Resolve};
+use intercept::Interceptor;
+use live::LiveConnections;
+
+/// Bytes both ways.
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A program's connection to the proxy.
-type Client =
-    BufReader<Join<Chain<std::io::Cursor<Bytes>, ReadHalf<MuxStream>>, WriteHalf<MuxStream>>>;
+type Client = BufReader<Box<dyn ByteStream>>;
 
 /// Hears of every connection once it is over, or refused.
 pub trait ConnectionLog: Send + Sync + 'static {
@@ -39,13 +56,22 @@ pub struct EgressSettings {
     pub private_exceptions: Vec<IpAddr>,
     /// A proxy that this host itself must use.
     pub upstream: Option<UpstreamProxy>,
+    /// The authorities that this host trusts, as PEM; nothing if it has no list of them.
+    pub certificates: String,
+    /// Where this host's package tools look.
+    pub packages: PackageSources,
 }
 
 /// The way out of one sandbox.
 pub struct Egress {
     policy: RwLock<NetworkPolicy>,
-    settings: Arc<EgressSettings>,
+    settings: RwLock<Arc<EgressSettings>>,
     log: Arc<dyn ConnectionLog>,
+    live: LiveConnections,
+    resolver: Box<dyn Resolve>,
+    secrets: Vec<BoundSecret>,
+    /// There only for a job that has a secret.
+    interceptor: Option<Interceptor>,
 }
 
 impl Egress {
@@ -54,29 +80,87 @@ impl Egress {
         settings: Arc<EgressSettings>,
         log: Arc<dyn ConnectionLog>,
     ) -> Self {
-        Self { policy: RwLock::new(policy), settings, log }
+        Self {
+            policy: RwLock::new(policy),
+            settings: RwLock::new(settings),
+            log,
+            live: LiveConnections::default(),
+            resolver: Box::new(HostResolver),
+            secrets: Vec::new(),
+            interceptor: None,
+        }
     }
 
-    /// Puts another policy in force for connections that come from now on.
+    /// Lets requests to the secrets' hosts carry them. `certificates` are the authorities that
+    /// vouch for those hosts.
+    pub fn with_secrets(
+        self,
+        secrets: Vec<BoundSecret>,
+        authority: Arc<Authority>,
+        certificates: &str,
+    ) -> Self {
+        let interceptor = Some(Interceptor::new(authority, certificates));
+        Self { secrets, interceptor, ..self }
+    }
+
+    /// Puts another policy in force. Connections that it forbids are cut.
     pub fn set_policy(&self, policy: NetworkPolicy) {
         *self.policy.write().expect("no code panics while it holds this lock") = policy;
+        self.cut_what_is_forbidden();
+    }
+
+    /// Puts other settings in force. Connections that they forbid by name are cut.
+    pub fn set_settings(&self, settings: Arc<EgressSettings>) {
+        *self.settings.write().expect("no code panics while it holds this lock") = settings;
+        self.cut_what_is_forbidden();
+    }
+
+    fn cut_what_is_forbidden(&self) {
+        self.live.cut_unless(|host, port| self.allows(host, port));
     }
 
     fn allows(&self, host: &str, port: u16) -> bool {
         let policy = self.policy.read().expect("no code panics while it holds this lock");
-        policy.allows(host, port, &self.settings.registries)
+        policy.allows(host, port, &self.settings().registries)
     }
 
-    /// Serves one connection that a program in the sandbox made to the guest's proxy port. Its
-    /// first bytes may have arrived already.
-    pub(crate) async fn serve(self: Arc<Self>, first: Bytes, stream: MuxStream) {
+    fn settings(&self) -> Arc<EgressSettings> {
+        self.settings.read().expect("no code panics while it holds this lock").clone()
+    }
+
+    fn secrets_for(&self, scheme: Scheme, host: &str, port: u16) -> Vec<BoundSecret> {
+        let here = self.secrets.iter().filter(|secret| secret.is_for(scheme, host, port));
+        here.cloned().collect()
+    }
+
+    /// Serves one connection that a program made to the proxy. Its first bytes may have arrived
+    /// already.
+    pub async fn serve<S>(self: Arc<Self>, first: Bytes, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let (reader, writer) = tokio::io::split(stream);
-        let reader = std::io::Cursor::new(first).chain(reader);
-        let mut stream = BufReader::new(tokio::io::join(reader, writer));
-        match stream.fill_buf().await {
-            Ok([socks::VERSION, ..]) => socks::serve(&self, stream).await,
-            Ok([_, ..]) => http::serve(self, stream).await,
+        let stream = tokio::io::join(std::io::Cursor::new(first).chain(reader), writer);
+        let mut client: Client = BufReader::new(Box::new(stream));
+        match tokio::time::timeout(http::PATIENCE, client.fill_buf()).await {
+            Ok(Ok([socks::VERSION, ..])) => socks::serve(&self, client).await,
+            Ok(Ok([_, ..])) => http::serve(self, client).await,
             _ => {}
+        }
+    }
+
+    /// Joins a client with the host that it asked for, until one of them is done.
+    async fn join(&self, mut client: impl ByteStream + 'static, mut dialed: Dialed) {
+        let Dialed { record, .. } = &dialed;
+        let secrets = self.secrets_for(Scheme::Https, &record.host, record.port);
+        match &self.interceptor {
+            Some(interceptor) if !secrets.is_empty() => {
+                interceptor.serve(client, dialed, secrets).await;
+            }
+            _ => {
+                let copying = tokio::io::copy_bidirectional(&mut client, &mut dialed.stream);
+                let _ = dialed.record.until_cut(copying).await;
+            }
         }
     }
 }

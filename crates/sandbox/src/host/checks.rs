@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use bellglass_protocol::launch::IdMapping;
+use bellglass_protocol::launch::{IdMapping, LEAST_LANDLOCK};
 
 use super::{Finding, Verdict, finds_program};
 use crate::namespace::control_groups::ControlGroups;
@@ -22,7 +22,6 @@ pub fn check_host(cluster: Option<&str>) -> Vec<Finding> {
         landlock(),
         image_tools(),
         kvm(),
-        gvisor(),
         docker(),
         kubernetes(cluster),
         display(),
@@ -139,12 +138,12 @@ fn seccomp() -> Finding {
 
 fn landlock() -> Finding {
     const SUBJECT: &str = "landlock";
-    // SAFETY: with a null pointer, size 0 and the version flag the call only returns a number.
-    let version = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, 1u32)
-    };
-    if version > 0 {
-        Finding::good(SUBJECT, format!("version {version} (not used yet)"))
+    let version = super::landlock_version();
+    if version >= LEAST_LANDLOCK {
+        Finding::good(SUBJECT, format!("version {version}: a second fence around tools"))
+    } else if version > 0 {
+        let detail = format!("version {version} forbids all moves between folders: not used");
+        Finding::other(SUBJECT, Verdict::Absent, detail, "use a kernel of version 5.19 or newer")
     } else {
         let fix = "add `landlock` to the kernel's `lsm=` parameter";
         Finding::other(SUBJECT, Verdict::Absent, "not in this kernel", fix)
@@ -176,10 +175,6 @@ fn kvm() -> Finding {
             "optional: allow virtualisation in the firmware, and add your user to the group kvm",
         ),
     }
-}
-
-fn gvisor() -> Finding {
-    optional_program("gVisor", "runsc", "optional: install the Debian package runsc")
 }
 
 fn docker() -> Finding {

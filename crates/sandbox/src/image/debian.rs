@@ -15,6 +15,7 @@ use super::progress::{Stage, StageBoard};
 use super::recipe::Recipe;
 use output::InstallationProgress;
 use sources::HostApt;
+pub(crate) use sources::{ASK_FOR_TARGETS, debian_sources};
 
 const STAGES: [Stage; 3] = [Stage::Resolve, Stage::EssentialPackages, Stage::Packages];
 

@@ -18,6 +18,8 @@ mod recipe;
 mod store;
 mod workbench;
 
+pub(crate) use debian::{ASK_FOR_TARGETS, debian_sources};
+
 pub use build::{BuildOptions, Cache, build};
 pub use error::ImageError;
 pub use identity::{Architecture, ImageHash};

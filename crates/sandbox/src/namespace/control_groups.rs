@@ -106,14 +106,25 @@ impl ControlGroups {
             let folder = self.folder(parent, name);
             for (file, value) in self.settings(*controller, limits) {
                 let result = fs::write(folder.join(file), value);
-                // Swap is not accounted on every kernel; then there is nothing to limit.
-                let optional = file.contains("swap") || file.contains("memsw");
-                if !optional {
+                if !is_optional(file) {
                     result?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// The files that hold a sandbox's limits, with what was written to each.
+    pub(crate) fn written(&self, name: &str, limits: &Limits) -> Vec<(PathBuf, String)> {
+        let of_controller = |(controller, parent): &(Controller, PathBuf)| {
+            let folder = self.folder(parent, name);
+            let settings = self.settings(*controller, limits).into_iter();
+            settings
+                .filter(|(file, _)| !is_optional(file))
+                .map(|(file, value)| (folder.join(file), value))
+                .collect::<Vec<_>>()
+        };
+        self.parents.iter().flat_map(of_controller).collect()
     }
 
     fn settings(&self, controller: Controller, limits: &Limits) -> Vec<(&'static str, String)> {
@@ -126,7 +137,9 @@ impl ControlGroups {
                 ("memory.memsw.limit_in_bytes", memory),
             ],
             (Version::Two, Controller::Memory) => {
-                vec![("memory.max", memory), ("memory.swap.max", "0".into())]
+                // One process goes, not the whole sandbox: the job continues.
+                let one = ("memory.oom.group", "0".to_owned());
+                vec![("memory.max", memory), ("memory.swap.max", "0".into()), one]
             }
             (_, Controller::Processes) => {
                 vec![("pids.max", all_processes(limits.processes).to_string())]
@@ -167,6 +180,11 @@ impl ControlGroups {
         names.dedup();
         names
     }
+}
+
+/// Swap is not accounted on every kernel; then there is nothing to limit.
+fn is_optional(file: &str) -> bool {
+    file.contains("swap") || file.contains("memsw")
 }
 
 /// How many processes of a sandbox were ended for want of memory, by its groups.
@@ -265,8 +283,20 @@ fn is_usable(family: &Path) -> bool {
         Ok(()) => true,
         Err(error) => error.kind() == io::ErrorKind::AlreadyExists,
     };
+    remove_old_trials(family);
     let trial = family.join(format!("trial-{}", std::process::id()));
     made && fs::create_dir(&trial).is_ok() && fs::remove_dir(&trial).is_ok()
+}
+
+/// Removes what processes left that were killed in the middle of a trial.
+fn remove_old_trials(family: &Path) {
+    for entry in fs::read_dir(family).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix("trial-"));
+        if process.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
 }
 
 /// Where a file system of a kind is mounted, with an option among its super options.
@@ -285,6 +315,64 @@ fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn groups(version: Version) -> ControlGroups {
+        let parents = Controller::ALL.map(|each| (each, PathBuf::from("/groups"))).into();
+        ControlGroups { version, prefix: "p-".into(), parents }
+    }
+
+    #[test]
+    fn limits_are_written_as_each_version_wants_them() {
+        use bellglass_protocol::quantity::ByteSize;
+        let limits =
+            Limits { memory: ByteSize(96 << 20), processes: 33, cpus: 0.5, ..Limits::default() };
+        let all = |version| -> Vec<(&str, String)> {
+            let groups = groups(version);
+            Controller::ALL.iter().flat_map(|each| groups.settings(*each, &limits)).collect()
+        };
+        let expected = |pairs: [(&'static str, &str); 5]| pairs.map(|(f, v)| (f, v.to_owned()));
+        assert_eq!(
+            all(Version::One),
+            expected([
+                ("memory.limit_in_bytes", "100663296"),
+                ("memory.memsw.limit_in_bytes", "100663296"),
+                ("pids.max", "146"),
+                ("cpu.cfs_period_us", "100000"),
+                ("cpu.cfs_quota_us", "50000"),
+            ])
+        );
+        assert_eq!(
+            all(Version::Two),
+            expected([
+                ("memory.max", "100663296"),
+                ("memory.swap.max", "0"),
+                ("memory.oom.group", "0"),
+                ("pids.max", "146"),
+                ("cpu.max", "50000 100000"),
+            ])
+        );
+        // All of version 2 lies in one group, which is joined once.
+        let two = groups(Version::Two);
+        assert_eq!(two.folders("job"), [PathBuf::from("/groups/p-job")]);
+        assert_eq!(two.join_files("job"), [PathBuf::from("/groups/p-job/cgroup.procs")]);
+        let written = two.written("job", &limits);
+        assert!(written.iter().all(|(file, _)| !file.to_string_lossy().contains("swap")));
+        assert!(written.contains(&("/groups/p-job/cpu.max".into(), "50000 100000".into())));
+    }
+
+    #[test]
+    fn kills_are_counted_on_both_versions() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = folder.path().to_path_buf();
+        assert_eq!(out_of_memory_kills(std::slice::from_ref(&group)), 0);
+        let events = "low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n";
+        fs::write(group.join("memory.events"), events).unwrap();
+        assert_eq!(out_of_memory_kills(std::slice::from_ref(&group)), 3);
+        fs::remove_file(group.join("memory.events")).unwrap();
+        let control = "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n";
+        fs::write(group.join("memory.oom_control"), control).unwrap();
+        assert_eq!(out_of_memory_kills(&[group]), 7);
+    }
 
     #[test]
     fn mounts_are_found_by_kind_and_option() {

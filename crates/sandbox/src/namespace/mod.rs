@@ -3,17 +3,20 @@
 //! Each sandbox has a folder with its wire's socket and a record of its process. The sandbox does
 //! not die with us: a later process of ours finds it by that folder.
 
+mod attestation;
 pub(crate) mod control_groups;
 mod guest_binary;
+mod held;
 pub(crate) mod ids;
 mod launcher;
 mod record;
+mod resources;
 mod running;
 #[cfg(test)]
 mod tests;
 mod unrecorded;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -22,15 +25,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bellglass_protocol::job::{IsolationLevel, Limits};
-use bellglass_protocol::launch::{GuestConfig, LaunchOrder};
-use bellglass_protocol::quantity::ByteSize;
+use bellglass_protocol::launch::{GuestConfig, IdMapping, Kernel, LaunchOrder};
 use sha2::{Digest as _, Sha256};
 
 use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
-use control_groups::{ControlGroups, Controller};
+use attestation::Claims;
+use control_groups::ControlGroups;
 use guest_binary::GuestBinary;
+use held::HeldNames;
 use ids::IdRanges;
 use record::Record;
+use resources::Disks;
 use running::NamespaceSandbox;
 
 /// The user that tools run as, inside.
@@ -48,18 +53,38 @@ struct Shared {
     guest: GuestBinary,
     groups: ControlGroups,
     ids: IdRanges,
+    /// What runs in the cages.
+    kernel: Kernel,
+    disks: Disks,
+    held: Arc<HeldNames>,
+    /// Our own namespaces, which no sandbox may share.
+    own_namespaces: BTreeMap<String, u64>,
 }
 
 impl NamespaceBackend {
     /// Sandboxes of this backend live under `folder`.
     pub fn new(folder: PathBuf) -> Result<Self, BackendError> {
+        Self::with_kernel(folder, Kernel::Host)
+    }
+
+    /// The same cages with another kernel in them. No two backends share a folder.
+    pub(crate) fn with_kernel(folder: PathBuf, kernel: Kernel) -> Result<Self, BackendError> {
         let folder = private_folder(&folder)
             .and_then(|()| fs::canonicalize(&folder))
             .map_err(BackendError::io(format!("make the folder {}", folder.display())))?;
         let guest = GuestBinary::load().map_err(BackendError::io("load the guest"))?;
         let digest = hex::encode(Sha256::digest(folder.as_os_str().as_encoded_bytes()));
         let groups = ControlGroups::detect(&format!("{}-", &digest[..8]));
-        let shared = Shared { folder, guest, groups, ids: IdRanges::detect() };
+        let shared = Shared {
+            folder,
+            guest,
+            groups,
+            ids: IdRanges::detect(),
+            kernel,
+            disks: Disks::detect(),
+            held: Arc::default(),
+            own_namespaces: attestation::own_namespaces(),
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
@@ -77,24 +102,28 @@ impl Backend for NamespaceBackend {
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
         blocking(move || {
+            let hold = shared.held.hold(&order.name);
             let record = shared.start(&order)?;
-            Ok((shared, record))
+            Ok((shared, record, hold))
         })
         .await
-        .and_then(|(shared, record)| NamespaceSandbox::boxed(shared, record))
+        .and_then(|(shared, record, hold)| NamespaceSandbox::boxed(shared, record, hold))
     }
 
     async fn find(
         &self,
         name: &SandboxName,
     ) -> Result<Option<Box<dyn RunningSandbox>>, BackendError> {
-        match self.shared.record_of(name) {
-            Some(record) if record.is_alive() => {
-                self.shared.ids.reserve(record.ids);
-                NamespaceSandbox::boxed(self.shared.clone(), record).map(Some)
-            }
-            _ => Ok(None),
-        }
+        let (shared, name) = (self.shared.clone(), name.clone());
+        let found = blocking(move || {
+            let hold = shared.held.hold(&name);
+            let record = shared.record_of(&name).filter(Record::is_alive);
+            Ok(record.map(|record| (shared, record, hold)))
+        })
+        .await?;
+        let Some((shared, record, hold)) = found else { return Ok(None) };
+        shared.ids.reserve(record.ids);
+        NamespaceSandbox::boxed(shared, record, hold).map(Some)
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), BackendError> {
@@ -104,6 +133,16 @@ impl Backend for NamespaceBackend {
             Ok(())
         })
         .await
+    }
+
+    async fn names(&self) -> Result<HashSet<SandboxName>, BackendError> {
+        let shared = self.shared.clone();
+        blocking(move || shared.names()).await
+    }
+
+    async fn remove_orphans(&self, names: &HashSet<SandboxName>) -> Result<usize, BackendError> {
+        let (shared, names) = (self.shared.clone(), names.clone());
+        blocking(move || Ok(shared.remove_orphans(&names))).await
     }
 
     async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
@@ -120,19 +159,30 @@ impl Shared {
             // An earlier sandbox of this name ended together with whoever would have cleaned up.
             self.remove(&order.name);
         }
-        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
         let ids = self.ids.take().ok_or_else(|| {
             BackendError::Unsupported("all id ranges are in use; let some sandboxes end".into())
         })?;
+        if ids == IdMapping::Single && self.kernel != Kernel::Host {
+            return Err(BackendError::Unsupported(
+                "gVisor needs more than one id: run as root, or install uidmap and add a line for \
+                 this user to /etc/subuid and /etc/subgid"
+                    .into(),
+            ));
+        }
+        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
+        let launch_order = self.launch_order(order, &folder, ids);
+        let host_limits = self.host_limits(&order.limits);
         let result = self
             .groups
-            .create(order.name.as_str(), &order.limits)
+            .create(order.name.as_str(), &host_limits)
             .map_err(BackendError::io("make the sandbox's control groups"))
-            .and_then(|()| launcher::launch(&self.guest, &self.launch_order(order, &folder, ids)))
+            .and_then(|()| launcher::launch(&self.guest, &launch_order))
             .and_then(|launched| {
                 let groups = self.groups.folders(order.name.as_str());
-                let set_up = self.set_up(order);
-                let record = Record::new(order.name.clone(), launched, ids, groups, set_up);
+                let set_up = resources::describe(&order.limits, &self.groups, launch_order.disk);
+                let written = self.groups.written(order.name.as_str(), &host_limits);
+                let claims = Some(Claims::of(&launch_order, groups.clone(), written));
+                let record = Record::new(order.name.clone(), launched, ids, groups, set_up, claims);
                 record.write(&folder).map_err(BackendError::io("record the sandbox"))?;
                 Ok(record)
             });
@@ -143,12 +193,9 @@ impl Shared {
         result
     }
 
-    fn launch_order(
-        &self,
-        order: &SandboxOrder,
-        folder: &Path,
-        ids: bellglass_protocol::launch::IdMapping,
-    ) -> LaunchOrder {
+    fn launch_order(&self, order: &SandboxOrder, folder: &Path, ids: IdMapping) -> LaunchOrder {
+        let limits = &order.limits;
+        let (storage, disk) = resources::storage(limits, self.disks, &self.folder);
         let joins = self.groups.join_files(order.name.as_str());
         LaunchOrder {
             name: order.name.to_string(),
@@ -156,48 +203,37 @@ impl Shared {
             wire: folder.join(record::WIRE).to_string_lossy().into_owned(),
             ids,
             cgroup_joins: joins.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
-            disk: disk_room(&order.limits),
-            shared_memory: shared_memory(&order.limits),
+            disk,
+            storage,
+            shared_memory: resources::shared_memory(limits),
+            kernel: self.kernel.clone(),
             guest: GuestConfig {
                 workspace: "/workspace".into(),
                 tool_uid: TOOL_ID,
                 tool_gid: TOOL_ID,
                 home: "/home/agent".into(),
-                open_files: order.limits.open_files,
-                egress: order.egress,
-                processes: Some(order.limits.processes),
+                open_files: limits.open_files,
+                processes: Some(limits.processes),
+                nested_sandboxing: order.nested_sandboxing,
+                memory: resources::counted_by_the_guest(limits, &self.groups),
+                processors: resources::processors(limits, &self.groups),
                 orphaned_after_seconds: order.orphaned_after.map(|time| time.as_secs().max(1)),
             },
         }
     }
 
-    /// What was done about limits, in words.
-    fn set_up(&self, order: &SandboxOrder) -> crate::backend::SetUp {
-        let limits = &order.limits;
-        let words = |controller| match controller {
-            Controller::Memory => format!("at most {} of memory", limits.memory),
-            Controller::Processes => format!("at most {} processes", limits.processes),
-            Controller::Cpu => format!("at most {} CPUs", limits.cpus),
-        };
-        let mut set_up = crate::backend::SetUp::default();
-        if disk_room(limits) < limits.disk {
-            set_up.missing.push(format!(
-                "files are held in memory here, so {} of disk need a memory limit of twice that",
-                limits.disk
-            ));
-        }
-        let version = self.groups.version_name();
-        for controller in Controller::ALL {
-            if self.groups.has(controller) {
-                set_up.enforced.push(format!("{} (cgroup {version})", words(controller)));
-            } else {
-                set_up.missing.push(format!(
-                    "no control group for {}: run as root, or delegate one to this user",
-                    controller.describe()
-                ));
+    /// What the sandbox may use up as the host counts it. gVisor's kernel holds tools to their limit
+    /// of processes itself, and needs two or more of the host's for each, and some for itself; it
+    /// must not be the one that finds no more.
+    fn host_limits(&self, limits: &Limits) -> Limits {
+        const KERNEL_THREADS: u32 = 128;
+        let processes = match &self.kernel {
+            Kernel::Host => limits.processes,
+            Kernel::Gvisor { .. } => {
+                limits.processes.saturating_mul(2).saturating_add(KERNEL_THREADS)
             }
-        }
-        set_up
+        };
+        Limits { processes, ..*limits }
     }
 
     fn record_of(&self, name: &SandboxName) -> Option<Record> {
@@ -227,16 +263,19 @@ impl Shared {
                 self.ids.reserve(record.ids);
             }
         }
+        Ok(self.remove_orphans(&self.names()?.difference(keep).cloned().collect()))
+    }
+
+    fn names(&self) -> Result<HashSet<SandboxName>, BackendError> {
         let folders = fs::read_dir(&self.folder)
             .map_err(BackendError::io("list the sandboxes' folders"))?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let names: HashSet<SandboxName> = folders
-            .chain(self.groups.names())
-            .filter_map(|name| SandboxName::parse(&name))
-            .filter(|name| !keep.contains(name))
-            .collect();
-        names.iter().for_each(|name| self.remove(name));
-        Ok(names.len())
+        let names = folders.chain(self.groups.names());
+        Ok(names.filter_map(|name| SandboxName::parse(&name)).collect())
+    }
+
+    fn remove_orphans(&self, names: &HashSet<SandboxName>) -> usize {
+        names.iter().filter(|name| self.held.sweep(name, || self.remove(name))).count()
     }
 
     /// Ends a sandbox that nobody holds, if it still runs, and removes what it used.
@@ -249,19 +288,6 @@ impl Shared {
         }
         self.remove_traces(name);
     }
-}
-
-/// Room for files. They are held in memory and count there, so they get at most half of it: a full
-/// disk must be met as such, before the kernel ends processes for want of memory.
-fn disk_room(limits: &Limits) -> ByteSize {
-    limits.disk.min(ByteSize(limits.memory.0 / 2))
-}
-
-/// Room in /dev/shm, on top of that for files: both together are at most five eighths of the memory,
-/// so that what processes need for themselves is never taken by data alone.
-fn shared_memory(limits: &Limits) -> ByteSize {
-    const MOST: u64 = 256 << 20;
-    ByteSize((limits.memory.0 / 8).min(MOST))
 }
 
 /// Makes a folder that only its owner may enter; one that exists is fine.

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use serde::{Deserialize, Serialize};
 
+use super::attestation::Claims;
 use crate::backend::{SandboxName, SetUp};
 
 /// Name of the wire's socket in a sandbox's folder.
@@ -29,6 +30,9 @@ pub(super) struct Record {
     pub(super) groups: Vec<PathBuf>,
     pub(super) enforced: Vec<String>,
     pub(super) missing: Vec<String>,
+    /// What is claimed about it. Older records do not have it.
+    #[serde(default)]
+    pub(super) claims: Option<Claims>,
 }
 
 impl Record {
@@ -38,6 +42,7 @@ impl Record {
         ids: IdMapping,
         groups: Vec<PathBuf>,
         set_up: SetUp,
+        claims: Option<Claims>,
     ) -> Self {
         let start_time = start_time(launched.pid).unwrap_or(0);
         Self {
@@ -48,6 +53,7 @@ impl Record {
             groups,
             enforced: launched.enforced.into_iter().chain(set_up.enforced).collect(),
             missing: launched.missing.into_iter().chain(set_up.missing).collect(),
+            claims,
         }
     }
 
@@ -112,7 +118,7 @@ mod tests {
         let pid = std::process::id() as i32;
         let launched = Launched { pid, enforced: vec![], missing: vec![] };
         let name = SandboxName::throwaway();
-        let record = Record::new(name, launched, IdMapping::Single, vec![], SetUp::default());
+        let record = Record::new(name, launched, IdMapping::Single, vec![], SetUp::default(), None);
         assert!(record.is_alive());
         assert!(!Record { start_time: record.start_time + 1, ..record.clone() }.is_alive());
         assert!(!Record { pid: i32::MAX, ..record }.is_alive());

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bellglass_protocol::report::{Check, Probe};
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
+use super::attestation::{self, Outside};
+use super::held::Hold;
 use super::record::{Record, WIRE, reap};
 use super::{Shared, blocking, control_groups};
 use crate::backend::{BackendError, RunningSandbox, SandboxName, SetUp, WireStream};
@@ -25,12 +28,15 @@ pub(super) struct NamespaceSandbox {
     /// Readable once the guest is gone. All processes of the sandbox are gone then too: the guest
     /// is the first process of their pid namespace, and the kernel ends them before it.
     pidfd: AsyncFd<OwnedFd>,
+    /// Keeps sweeps away from it while it is in somebody's hands.
+    _hold: Hold,
 }
 
 impl NamespaceSandbox {
     pub(super) fn boxed(
         shared: Arc<Shared>,
         record: Record,
+        hold: Hold,
     ) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let gone = || io::Error::other("it ended right after its start");
         let pidfd = record.pidfd().ok_or_else(gone).and_then(|pidfd| {
@@ -39,7 +45,9 @@ impl NamespaceSandbox {
         });
         let name = SandboxName::parse(&record.name);
         match (pidfd, name) {
-            (Ok(pidfd), Some(name)) => Ok(Box::new(Self { shared, record, name, pidfd })),
+            (Ok(pidfd), Some(name)) => {
+                Ok(Box::new(Self { shared, record, name, pidfd, _hold: hold }))
+            }
             (pidfd, _) => {
                 record.kill_and_wait();
                 if let Some(name) = SandboxName::parse(&record.name) {
@@ -94,6 +102,12 @@ impl RunningSandbox for NamespaceSandbox {
             groups => groups.to_vec(),
         };
         control_groups::out_of_memory_kills(&groups)
+    }
+
+    fn attest(&self, inside: &Probe) -> Vec<Check> {
+        let Some(claims) = &self.record.claims else { return Vec::new() };
+        let outside = Outside::look(claims, self.record.pid, &self.shared.own_namespaces);
+        attestation::examine(claims, inside, &outside)
     }
 
     fn set_up(&self) -> SetUp {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 
+use bellglass_protocol::job::Limits;
 use bellglass_protocol::launch::{IdMapping, Launched};
 use rustix::fs::CWD;
 
@@ -11,7 +12,13 @@ use super::*;
 use crate::backend::SetUp;
 
 fn order(name: SandboxName, rootfs: PathBuf) -> SandboxOrder {
-    SandboxOrder { name, rootfs, limits: Limits::default(), egress: false, orphaned_after: None }
+    SandboxOrder {
+        name,
+        rootfs,
+        limits: Limits::default(),
+        nested_sandboxing: false,
+        orphaned_after: None,
+    }
 }
 
 /// Children of this process that have ended and were not waited for.
@@ -72,7 +79,7 @@ async fn a_sweep_reserves_the_ids_of_what_is_kept() {
     backend.shared.ids.give_back(ids);
     let name = SandboxName::throwaway();
     let launched = Launched { pid: std::process::id() as i32, enforced: vec![], missing: vec![] };
-    let record = Record::new(name.clone(), launched, ids, vec![], SetUp::default());
+    let record = Record::new(name.clone(), launched, ids, vec![], SetUp::default(), None);
     let kept = backend.shared.folder.join(name.as_str());
     private_folder(&kept).unwrap();
     record.write(&kept).unwrap();
@@ -91,23 +98,18 @@ fn groups_are_removed_from_where_they_were_made() {
     let name = SandboxName::throwaway();
     let launched = Launched { pid: i32::MAX, enforced: vec![], missing: vec![] };
     let groups = vec![elsewhere.clone()];
-    let record =
-        Record::new(name.clone(), launched, IdMapping::Single, groups.clone(), SetUp::default());
+    let record = Record::new(
+        name.clone(),
+        launched,
+        IdMapping::Single,
+        groups.clone(),
+        SetUp::default(),
+        None,
+    );
     let kept = backend.shared.folder.join(name.as_str());
     private_folder(&kept).unwrap();
     record.write(&kept).unwrap();
     assert_eq!(Record::read(&kept).unwrap().groups, groups);
     backend.shared.remove(&name);
     assert!(!elsewhere.exists() && !kept.exists());
-}
-
-#[test]
-fn a_full_disk_comes_before_the_end_of_memory() {
-    for memory in [64 << 20, 256 << 20, 4 << 30, 64 << 30] {
-        let limits =
-            Limits { memory: ByteSize(memory), disk: ByteSize(u64::MAX), ..Limits::default() };
-        assert!(disk_room(&limits).0 + shared_memory(&limits).0 <= memory / 8 * 5);
-    }
-    let limits = Limits { memory: ByteSize(4 << 30), disk: ByteSize(2 << 30), ..Limits::default() };
-    assert_eq!((disk_room(&limits).0, shared_memory(&limits).0), (2 << 30, 256 << 20));
 }

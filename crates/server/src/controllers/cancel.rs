@@ -39,7 +39,7 @@ pub(crate) async fn cancel(
 ) -> Result<Json<Cancelled>, ApiError> {
     let store = &server.app.store;
     let status = match store.request_cancel(job, "api").await {
-        Err(StoreError::JobEnded) => store.job(job).await?.status,
+        Err(StoreError::JobEnded) => store.outline(job).await?.status,
         other => other?,
     };
     Ok(Json(Cancelled { job_id: job, task_id: job, status, status_url: links::status_url(job) }))

@@ -64,7 +64,7 @@ pub(crate) enum FolderEntryType {
         (status = 400, description = "Not a job id.", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "There is no such job, or it left no files.", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The sandbox does not run yet, or it refused.", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "The sandbox cannot be reached.", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "The sandbox cannot be reached, or too many files are being read.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn list(
@@ -97,7 +97,7 @@ pub(crate) async fn list(
         (status = 400, description = "An id or a path is wrong.", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "There is no such job or file.", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The sandbox does not run yet, or it refused.", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "The sandbox cannot be reached.", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "The sandbox cannot be reached, or too many files are being read.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn read(
@@ -144,11 +144,11 @@ pub(crate) async fn write(
     FilePath(path): FilePath,
     Parameters(parameters): Parameters<WriteParameters>,
     headers: HeaderMap,
-    mut body: Body,
+    body: Body,
 ) -> Result<StatusCode, ApiError> {
     let limit = server.app.settings.upload_limit;
     let path = checked(&path)?;
-    refuse_declared_length(&headers, &mut body, limit).await?;
+    refuse_declared_length(&headers, limit)?;
     let executable = parameters.executable.unwrap_or(false);
     let (data, too_large) = limited_stream(body, limit);
     let written = server.app.live.write(job, path, executable, data).await;
@@ -200,12 +200,14 @@ async fn answer(server: &Server, job: JobId, path: &str) -> Result<Response, Api
     let found = match app.live.read(job, path).await {
         Ok(found) => found,
         Err(LiveError::NotRunning) => {
-            let view = app.store.job(job).await?;
-            if view.result.is_none() {
-                let over = view.status.is_terminal();
+            let outline = app.store.outline(job).await?;
+            if outline.result.is_none() {
+                let over = outline.status.is_terminal();
                 return Err(if over { ApiError::ResultMissing } else { ApiError::NotStarted });
             }
-            let read = archive::read(&app.artifacts, job, path.to_owned()).await;
+            let place = server.archive_readers.clone().try_acquire_owned();
+            let place = place.map_err(|_| ApiError::FilesBusy)?;
+            let read = archive::read(&app.artifacts, job, path.to_owned(), place).await;
             read.map_err(|error| match error {
                 ArchiveError::NotFound => ApiError::FileNotFound(path.to_owned()),
                 other => {
@@ -259,8 +261,8 @@ async fn refusal(
 ) -> Result<ApiError, ApiError> {
     Ok(match error {
         LiveError::NotRunning => {
-            let view = server.app.store.job(job).await?;
-            if view.status.is_terminal() { ApiError::JobEnded } else { ApiError::NotStarted }
+            let outline = server.app.store.outline(job).await?;
+            if outline.status.is_terminal() { ApiError::JobEnded } else { ApiError::NotStarted }
         }
         LiveError::Tool(ToolError { code, .. }) if code == "not_found" => {
             ApiError::FileNotFound(path.to_owned())

@@ -173,6 +173,6 @@ pub(crate) async fn show(
     JobPath(job): JobPath,
 ) -> Result<Json<Job>, ApiError> {
     let view = server.app.store.job(job).await?;
-    let download_url = links::result_url(&view);
+    let download_url = links::result_url(job, view.result.as_ref());
     Ok(Json(Job { view, task_id: job, download_url, links: Links::of(job) }))
 }

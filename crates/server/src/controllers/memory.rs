@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::memory::memory_document;
 
@@ -22,7 +23,7 @@ use crate::problem::{ApiError, Problem};
 pub(crate) async fn show(
     State(server): State<SharedServer>,
     JobPath(job): JobPath,
-) -> Result<Json<serde_json::Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let view = server.app.store.job(job).await?;
-    Ok(Json(memory_document(&view)))
+    Ok(Json(memory_document(&view)).into_response())
 }

@@ -5,6 +5,7 @@ pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod jobs;
 pub(crate) mod memory;
+pub(crate) mod network;
 pub(crate) mod operations;
 pub(crate) mod pages;
 pub(crate) mod result;

@@ -55,6 +55,7 @@ pub(crate) async fn readyz(State(server): State<SharedServer>) -> Response {
     }
     let checks = vec![
         Check { name: "store", ok: store.is_ok() },
+        Check { name: "worker", ok: (server.app.worker_runs)() },
         Check { name: "not_stopping", ok: !server.stopping.is_cancelled() },
     ];
     let ready = checks.iter().all(|check| check.ok);

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::view::JobView;
+use bellglass_store::JobOutline;
 use bellglass_store::artifacts::ArtifactKey;
 use headers::{ETag, HeaderMapExt as _, IfNoneMatch, IfRange};
 
@@ -42,14 +42,14 @@ pub(crate) async fn download(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let app = &server.app;
-    let view = app.store.job(job).await?;
-    let Some(result) = &view.result else {
-        let over = view.status.is_terminal();
+    let outline = app.store.outline(job).await?;
+    let Some(result) = &outline.result else {
+        let over = outline.status.is_terminal();
         return Err(if over { ApiError::ResultMissing } else { ApiError::ResultNotReady });
     };
     let etag: ETag = format!("\"{}\"", result.sha256).parse().map_err(|_| ApiError::Internal)?;
     let mut response = Body::empty().into_response();
-    put_headers(response.headers_mut(), &view, etag.clone());
+    put_headers(response.headers_mut(), &outline, etag.clone());
 
     let unchanged = headers.typed_get::<IfNoneMatch>();
     if unchanged.is_some_and(|condition| !condition.precondition_passes(&etag)) {
@@ -75,24 +75,26 @@ pub(crate) async fn download(
     Ok(response)
 }
 
-fn put_headers(headers: &mut HeaderMap, view: &JobView, etag: ETag) {
+fn put_headers(headers: &mut HeaderMap, outline: &JobOutline, etag: ETag) {
     content::put_harmless(headers);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zip"));
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    headers
-        .insert(header::CONTENT_DISPOSITION, content::disposition("attachment", &file_name(view)));
+    headers.insert(
+        header::CONTENT_DISPOSITION,
+        content::disposition("attachment", &file_name(outline)),
+    );
     headers.typed_insert(etag);
 }
 
 /// The job's name as far as it is safe in a file name, and its id.
-fn file_name(view: &JobView) -> String {
-    let name = view.spec.name.as_deref().unwrap_or("bellglass");
+fn file_name(outline: &JobOutline) -> String {
+    let name = outline.name.as_deref().unwrap_or("bellglass");
     let words: Vec<&str> =
         name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
     let mut slug = words.join("-").to_ascii_lowercase();
     slug.truncate(60);
     let slug = if slug.is_empty() { "bellglass" } else { slug.trim_end_matches('-') };
-    format!("{slug}-{}.zip", view.job_id)
+    format!("{slug}-{}.zip", outline.id)
 }
 
 /// The one range that the client wants; `None` for everything. Several ranges at once are answered

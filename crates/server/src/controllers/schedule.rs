@@ -61,6 +61,9 @@ pub(crate) async fn schedule(
         JobRequest::from_json(&body)
     };
     let spec = request.and_then(|request| request.into_spec(&app.offer)).map_err(shortened)?;
+    if let Some(why) = app.isolation.lacks(spec.isolation).await {
+        return Err(RequestError::NotAvailable { field: "isolation", why }.into());
+    }
     if !app.images.exists(&spec.image).await {
         return Err(ApiError::ImageNotFound(spec.image));
     }
@@ -121,7 +124,7 @@ pub(super) fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// Keeps an error readable that quotes a long piece of the request.
-fn shortened(error: RequestError) -> RequestError {
+pub(super) fn shortened(error: RequestError) -> RequestError {
     match error {
         RequestError::InvalidField { pointer, message } => RequestError::InvalidField {
             pointer: head_and_tail(pointer, 200),

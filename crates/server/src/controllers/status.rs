@@ -4,8 +4,8 @@ use axum::Json;
 use axum::extract::State;
 use bellglass_protocol::event::JobError;
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::step::StepStatus;
-use bellglass_protocol::view::{JobStatus, JobView};
+use bellglass_protocol::view::JobStatus;
+use bellglass_store::JobOutline;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -53,24 +53,24 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    fn of(view: JobView) -> Self {
-        let over = view.steps.iter().filter(|step| step.status != StepStatus::Running).count();
+    fn of(job: JobOutline) -> Self {
+        let result = links::result_url(job.id, job.result.as_ref());
         Self {
-            job_id: view.job_id,
-            task_id: view.job_id,
-            status: view.status,
-            result: links::result_url(&view),
-            download_url: links::result_url(&view),
-            name: view.spec.name,
-            error: view.error,
-            failed_steps: view.failed_steps,
-            steps_done: u32::try_from(over).unwrap_or(u32::MAX),
-            steps_total: view.steps_total,
-            cancel_requested: view.cancel_requested,
-            scheduled_at: view.scheduled_at,
-            started_at: view.started_at,
-            finished_at: view.finished_at,
-            links: Links::of(view.job_id),
+            job_id: job.id,
+            task_id: job.id,
+            name: job.name,
+            status: job.status,
+            download_url: result.clone(),
+            result,
+            error: job.error,
+            failed_steps: job.failed_steps,
+            steps_done: job.steps_done,
+            steps_total: job.steps_total,
+            cancel_requested: job.cancel_requested,
+            scheduled_at: job.scheduled_at,
+            started_at: job.started_at,
+            finished_at: job.finished_at,
+            links: Links::of(job.id),
         }
     }
 }
@@ -89,7 +89,7 @@ pub(crate) async fn by_path(
     State(server): State<SharedServer>,
     JobPath(job): JobPath,
 ) -> Result<Json<Status>, ApiError> {
-    Ok(Json(Status::of(server.app.store.job(job).await?)))
+    Ok(Json(Status::of(server.app.store.outline(job).await?)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -128,5 +128,5 @@ pub(crate) async fn by_query(
             return Err(ApiError::InvalidQuery("say which job: /status?task_id=…".into()));
         }
     };
-    Ok(Json(Status::of(server.app.store.job(parse_job_id(&text)?).await?)))
+    Ok(Json(Status::of(server.app.store.outline(parse_job_id(&text)?).await?)))
 }

@@ -4,9 +4,12 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use bellglass_protocol::chain::SealedEvent;
+use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::view::StepView;
+use bellglass_protocol::view::{JobView, StepView};
 use bellglass_store::artifacts::ArtifactKey;
+use bellglass_store::{Store, StoreError};
 
 use crate::SharedServer;
 use crate::content;
@@ -35,9 +38,7 @@ pub(crate) async fn output(
     StepPath(n): StepPath,
 ) -> Result<Response, ApiError> {
     let app = &server.app;
-    let mut view = app.store.job(job).await?;
-    let position = view.steps.iter().position(|step| step.n == n);
-    let step = view.steps.swap_remove(position.ok_or(ApiError::StepNotFound(n))?);
+    let step = find_step(&*app.store, job, n).await?.ok_or(ApiError::StepNotFound(n))?;
     let mut response = Body::empty().into_response();
     if step.full_output.is_some() {
         let output = app.artifacts.get(&ArtifactKey::step_output(job, n), None).await;
@@ -54,6 +55,39 @@ pub(crate) async fn output(
     content::put_harmless(headers);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     Ok(response)
+}
+
+/// Folds one step out of the log, so that all others cost no memory.
+async fn find_step(store: &dyn Store, job: JobId, n: u32) -> Result<Option<StepView>, StoreError> {
+    let mut view: Option<JobView> = None;
+    let mut after = 0;
+    loop {
+        let page = store.events_after(job, after, PAGE).await?;
+        let Some(last) = page.last() else { break };
+        after = last.event.seq;
+        for SealedEvent { event, .. } in &page {
+            match &mut view {
+                None => view = JobView::begin(event),
+                Some(view) if concerns(n, &event.body) => view.apply(event),
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(view.and_then(|mut view| view.steps.pop()))
+}
+
+/// Events in one page.
+const PAGE: u32 = 200;
+
+fn concerns(n: u32, body: &EventBody) -> bool {
+    match body {
+        EventBody::StepStarted { n: step, .. }
+        | EventBody::StepOutput { n: step, .. }
+        | EventBody::StepFinished { n: step, .. } => *step == n,
+        // What was done in a lost sandbox is void.
+        EventBody::SandboxLost { .. } => true,
+        _ => false,
+    }
 }
 
 /// A tool without output of its own, such as `read_file`, has an answer instead.

@@ -113,6 +113,31 @@ async fn whoever_has_seen_the_end_is_told_not_to_come_again() {
     assert_eq!(answer.problem(), (400, "invalid_query".into()));
 }
 
+/// Whoever waits for what lies beyond the last event sees no `finished`, but the end all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_from_beyond_the_end_ends_with_the_job() {
+    let server = Harness::new().await;
+    let listening = listen(&server).await;
+    let job = server.schedule(HELLO).await;
+    let claim = server.claim().await;
+    let path = format!("/jobs/{job}/events?format=jsonl&follow=1&after=1000000");
+    let mut early = listening.open(&path, "").await;
+    let mut line = String::new();
+    // Once the headers are there, somebody listens.
+    while line != "\r\n" {
+        line.clear();
+        early.read_line(&mut line).await.unwrap();
+    }
+    server.append(claim, note(1)).await;
+    server.finish(claim, EndStatus::Completed).await;
+    let mut rest = String::new();
+    let read = tokio::time::timeout(PATIENCE, early.read_to_string(&mut rest));
+    read.await.expect("the stream ends").unwrap();
+    assert!(!rest.contains("finished"), "{rest}");
+    let late = listening.all(&path, "").await;
+    assert!(!late.contains("finished"), "{late}");
+}
+
 #[tokio::test]
 async fn the_log_is_the_exact_lines() {
     let server = Harness::new().await;

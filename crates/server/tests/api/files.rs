@@ -7,6 +7,7 @@ use axum::http::{Method, StatusCode};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_server::ServerSettings;
+use tower::ServiceExt as _;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
@@ -181,5 +182,49 @@ async fn after_the_end_the_workspace_is_read_from_the_zip() {
     for method in [Method::PUT, Method::DELETE] {
         let answer = send(&server, method, &format!("{base}/hello.txt"), "x").await;
         assert_eq!(answer.problem(), (409, "job_ended".into()));
+    }
+}
+
+/// Readers of a ZIP wait for the artifact store, which needs a blocking thread for each piece. If
+/// they held such threads themselves, this would never end.
+#[test]
+fn reading_from_the_zip_needs_no_blocking_threads_of_its_own() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let server = Harness::new().await;
+        let job = server.ended_with(zip()).await;
+        let path = format!("/jobs/{job}/files/src/large.bin");
+        let read = async || assert_eq!(server.get(&path).await.body, vec![7; 1 << 20]);
+        futures::join!(read(), read(), read());
+    });
+}
+
+#[tokio::test]
+async fn only_so_many_read_from_zips_at_once() {
+    let server = Harness::new().await;
+    let job = server.ended_with(zip()).await;
+    let path = format!("/jobs/{job}/files/src/large.bin");
+    let mut held = Vec::new();
+    let refused = loop {
+        let request = request(Method::GET, &path).body(Body::empty()).unwrap();
+        let response = server.router.clone().oneshot(request).await.unwrap();
+        match response.status() {
+            // Nobody reads the body, so it holds its place.
+            StatusCode::OK => held.push(response),
+            _ => break response,
+        }
+        assert!(held.len() < 1000, "there is no bound");
+    };
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(server.get(&path).await.problem(), (503, "files_busy".into()));
+    drop(held);
+    // A reader's thread hears that it is alone a moment after; a time-out of the test is the only
+    // way to fail here.
+    while server.get(&path).await.status != StatusCode::OK {
+        tokio::task::yield_now().await;
     }
 }

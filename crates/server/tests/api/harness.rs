@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::request::Offer;
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::wire::{Entry, EntryKind};
-use bellglass_server::{App, Images, LiveContent, LiveError, LiveJobs, ServerSettings};
+use bellglass_server::{App, Images, Isolation, LiveContent, LiveError, LiveJobs, ServerSettings};
 use bellglass_store::artifacts::{ArtifactKey, Artifacts};
 use bellglass_store::{JobFilter, SqliteStore, Store};
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
@@ -31,6 +32,7 @@ pub(crate) struct Harness {
     pub(crate) store: Arc<SqliteStore>,
     pub(crate) artifacts: Arc<Artifacts>,
     pub(crate) live: Arc<MapOfFiles>,
+    pub(crate) worker_runs: Arc<AtomicBool>,
     pub(crate) router: Router,
     pub(crate) settings: ServerSettings,
     _folder: tempfile::TempDir,
@@ -46,8 +48,16 @@ impl Harness {
         let store = Arc::new(SqliteStore::open(&folder.path().join("b.sqlite")).await.unwrap());
         let artifacts = Arc::new(Artifacts::local(&folder.path().join("artifacts")).unwrap());
         let live = Arc::new(MapOfFiles::default());
-        let mut harness =
-            Self { store, artifacts, live, router: Router::new(), settings, _folder: folder };
+        let worker_runs = Arc::new(AtomicBool::new(true));
+        let mut harness = Self {
+            store,
+            artifacts,
+            live,
+            worker_runs,
+            router: Router::new(),
+            settings,
+            _folder: folder,
+        };
         harness.router = bellglass_server::router(harness.app());
         harness
     }
@@ -62,12 +72,18 @@ impl Harness {
                 maxima: Limits::default(),
                 default_image: "base".into(),
                 isolation: IsolationLevel::Namespace,
+                secrets: Default::default(),
                 models: ModelOffer::default(),
                 budget: Default::default(),
             },
             images: Arc::new(OnlyBase),
+            isolation: Arc::new(OnlyNamespaces),
             settings: self.settings.clone(),
             other_metrics: Arc::new(|| "worker_text 1\n".into()),
+            worker_runs: {
+                let runs = self.worker_runs.clone();
+                Arc::new(move || runs.load(Ordering::Relaxed))
+            },
         }
     }
 
@@ -184,6 +200,15 @@ impl Images for OnlyBase {
     async fn exists(&self, name: &str) -> bool {
         assert_ne!(name, "panic", "this image makes the server panic");
         name == "base"
+    }
+}
+
+struct OnlyNamespaces;
+
+#[async_trait]
+impl Isolation for OnlyNamespaces {
+    async fn lacks(&self, level: IsolationLevel) -> Option<String> {
+        (level > IsolationLevel::Namespace).then(|| "install something".into())
     }
 }
 

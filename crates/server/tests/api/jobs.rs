@@ -26,6 +26,7 @@ fn step_finished(n: u32, full_output: Option<String>) -> EventBody {
         stderr: "ls: cannot access '/app'\n".into(),
         output: "ls: cannot access '/app'\nexit code 2".into(),
         output_bytes: 30,
+        unkept_bytes: 0,
         dropped_bytes: 0,
         full_output,
         error: None,
@@ -211,4 +212,39 @@ async fn cancelling_is_idempotent_and_answers_the_status() {
     server.finish(claim, EndStatus::Completed).await;
     let answer = server.post(&format!("/jobs/{running}/cancel"), "").await;
     assert_eq!(answer.json()["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_policy_is_changed_until_the_job_ends() {
+    let server = Harness::new().await;
+    let job = server.schedule(HELLO).await;
+    let change = async |job: JobId, body: &str| {
+        let request = axum::http::Request::put(format!("/jobs/{job}/network"))
+            .header("host", "localhost")
+            .header("content-type", "application/json");
+        server.send(request.body(body.to_owned().into()).unwrap()).await
+    };
+    let answer = change(job, r#"{"network": {"allow": ["*.example.com:443"]}}"#).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    let allow = serde_json::json!({ "allow": ["*.example.com:443"] });
+    assert_eq!(
+        (&answer.json()["status"], &answer.json()["network"]),
+        (&"scheduled".into(), &allow)
+    );
+    assert_eq!(server.get(&format!("/jobs/{job}")).await.json()["network"], allow);
+    for (body, expected) in [
+        (r#"{"network": "all"}"#, (422, "invalid_request")),
+        (r#"{}"#, (422, "invalid_request")),
+        (r#"["open"]"#, (422, "invalid_request")),
+        ("{", (400, "invalid_json")),
+    ] {
+        let (status, code) = expected;
+        assert_eq!(change(job, body).await.problem(), (status, code.into()), "{body}");
+    }
+    let unknown = change(JobId::generate(), r#"{"network": "none"}"#).await;
+    assert_eq!(unknown.problem(), (404, "job_not_found".into()));
+    let claim = server.claim().await;
+    server.finish(claim, EndStatus::Completed).await;
+    let late = change(job, r#"{"network": "none"}"#).await;
+    assert_eq!(late.problem(), (409, "job_ended".into()));
 }

@@ -1,5 +1,7 @@
 //! Health, metrics, pages, and addresses that do not exist.
 
+use std::sync::atomic::Ordering;
+
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
 use bellglass_store::Store as _;
@@ -13,6 +15,13 @@ async fn health_and_readiness() {
     let ready = server.get("/readyz").await.json();
     assert_eq!(ready["ready"], true);
     assert_eq!(ready["checks"][0], serde_json::json!({"name": "store", "ok": true}));
+
+    server.worker_runs.store(false, Ordering::Relaxed);
+    let unready = server.get("/readyz").await;
+    assert_eq!(unready.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(unready.json()["checks"][1], serde_json::json!({"name": "worker", "ok": false}));
+    server.worker_runs.store(true, Ordering::Relaxed);
+
     server.store.close().await;
     let unready = server.get("/readyz").await;
     assert_eq!(unready.status, StatusCode::SERVICE_UNAVAILABLE);

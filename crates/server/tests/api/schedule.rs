@@ -87,7 +87,7 @@ async fn an_error_says_where_it_is_and_what_to_do() {
     assert_eq!(problem["pointer"], "steps[0].command");
     let body = r#"{"steps":[{"tool":"shell","command":"ls"}],"image":"other"}"#;
     let problem = server.post("/schedule", body).await.json();
-    assert!(problem["hint"].as_str().unwrap().contains("bellglass image build other"));
+    assert!(problem["hint"].as_str().unwrap().contains("bellglass image build --recipe"));
     let long = format!(r#"{{"{}":1}}"#, "x".repeat(100_000));
     let answer = server.post("/schedule", long).await;
     assert_eq!(answer.problem(), (422, "invalid_request".into()));

@@ -19,13 +19,14 @@ CREATE TABLE jobs (
     last_hash        BLOB    NOT NULL
 ) WITHOUT ROWID;
 
+-- With a rowid, unlike `jobs`: lines are long, and a tree that is sorted by key holds few of them a page.
 CREATE TABLE events (
     job_id TEXT    NOT NULL REFERENCES jobs (id),
     seq    INTEGER NOT NULL,
     -- The sealed line, byte for byte as it was hashed.
     line   TEXT    NOT NULL,
     PRIMARY KEY (job_id, seq)
-) WITHOUT ROWID;
+);
 
 -- Both queues are partial: a million finished jobs cost a claim nothing.
 CREATE INDEX jobs_waiting ON jobs (priority DESC, id) WHERE status = 'scheduled';

@@ -3,6 +3,7 @@
 //! Everything but the construction is said in terms of an object store, so that S3 takes the
 //! place of a folder without a change here. Knows nothing of what is inside an artifact.
 
+mod apart;
 mod key;
 mod seekable;
 mod writer;
@@ -20,6 +21,7 @@ use object_store::local::LocalFileSystem;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _};
 
 use crate::private_dir::create_private_dir;
+pub use apart::run_apart;
 pub use key::ArtifactKey;
 pub use seekable::SeekableArtifact;
 pub use writer::ArtifactWriter;
@@ -55,6 +57,8 @@ pub enum ArtifactError {
     Failed { action: &'static str, key: ArtifactKey, source: object_store::Error },
     #[error("failed to delete the artifacts of job {job}")]
     NotDeleted { job: JobId, source: object_store::Error },
+    #[error("blocking work on artifacts could not be done")]
+    NoThread(#[source] io::Error),
     #[error("failed to {action} the folder {}", .path.display())]
     Folder { action: &'static str, path: PathBuf, source: io::Error },
 }
@@ -80,7 +84,8 @@ impl Artifacts {
         }
     }
 
-    /// Stores an artifact piece by piece, from code that blocks. Call it within a tokio runtime.
+    /// Stores an artifact piece by piece, from code that blocks. Called within a tokio runtime,
+    /// written to through [`run_apart`].
     pub fn writer(&self, key: ArtifactKey) -> ArtifactWriter {
         ArtifactWriter::new(self.store.clone(), key)
     }
@@ -117,7 +122,7 @@ impl Artifacts {
         Ok(self.head(key).await?.size)
     }
 
-    /// Opens an artifact for reading here and there, from code that blocks.
+    /// Opens an artifact for reading here and there, from code that blocks: see [`run_apart`].
     pub async fn open_seekable(
         &self,
         key: &ArtifactKey,

@@ -7,10 +7,12 @@ use bytes::Bytes;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 use tokio::runtime::Handle;
 
+use super::apart::check_thread;
+
 /// How much is fetched at once: reading a folder of a ZIP record by record is one request.
 const READ_AHEAD: u64 = 256 << 10;
 
-/// An artifact as a file. It blocks, so it belongs into `spawn_blocking`.
+/// An artifact as a file. It blocks, so it belongs into [`run_apart`](super::run_apart).
 #[derive(Debug)]
 pub struct SeekableArtifact {
     store: Arc<dyn ObjectStore>,
@@ -41,6 +43,7 @@ impl SeekableArtifact {
     }
 
     fn fetch(&mut self, wanted: usize) -> io::Result<()> {
+        check_thread()?;
         let length = READ_AHEAD.max(wanted as u64).min(self.meta.size - self.position);
         let options = GetOptions {
             range: Some(GetRange::Bounded(self.position..self.position + length)),

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
 use tokio::runtime::Handle;
 
+use super::apart::check_thread;
 use super::{ArtifactError, ArtifactKey};
 
 /// The size of a part: the smallest that S3 takes for any part but the last.
@@ -20,8 +21,8 @@ const PARTS_IN_FLIGHT: usize = 2;
 
 /// Takes the bytes of one artifact.
 ///
-/// It blocks, so it belongs into `spawn_blocking`. Dropped before [`finish`](Self::finish), it
-/// leaves nothing behind.
+/// It blocks, so it belongs into [`run_apart`](super::run_apart). Dropped before
+/// [`finish`](Self::finish), it leaves nothing behind.
 #[derive(Debug)]
 pub struct ArtifactWriter {
     store: Arc<dyn ObjectStore>,
@@ -51,6 +52,7 @@ impl ArtifactWriter {
 
     /// Makes the artifact visible, whole and durable, and says how many bytes it has. Blocks.
     pub fn finish(mut self) -> Result<u64, ArtifactError> {
+        check_thread().map_err(ArtifactError::NoThread)?;
         if self.failed {
             return Err(ArtifactError::Incomplete(self.key.clone()));
         }
@@ -86,6 +88,7 @@ impl ArtifactWriter {
 
 impl Write for ArtifactWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        check_thread()?;
         if self.failed {
             return Err(io::Error::other(ArtifactError::Incomplete(self.key.clone())));
         }

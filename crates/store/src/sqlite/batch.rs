@@ -122,6 +122,7 @@ fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
             Operation::Append(pending) => jobs.push(pending.request.job),
             Operation::Cancel(pending) => jobs.push(pending.request.job),
             Operation::Steer(pending) => jobs.push(pending.request.job),
+            Operation::ChangeNetwork(pending) => jobs.push(pending.request.job),
             Operation::Renew(pending) => {
                 jobs.extend(pending.request.held.iter().map(|(job, _)| *job));
             }
@@ -155,6 +156,8 @@ mod tests {
             limits: Limits::default(),
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
+            nested_sandboxing: false,
+            secrets: Default::default(),
             files: Vec::new(),
             model: None,
             budget: Budget::default(),

@@ -76,6 +76,17 @@ impl Draft {
                     status
                 }));
             }
+            Operation::ChangeNetwork(pending) => {
+                let request = &pending.request;
+                let changed = self.row(request.job).and_then(|row| {
+                    let event = rules::change_network(row, &request.network, &request.by, now)?;
+                    Ok((row.status, event))
+                });
+                pending.answer = Some(changed.map(|(status, event)| {
+                    self.add_lines(&[event]);
+                    status
+                }));
+            }
             Operation::Renew(pending) => {
                 let request = &pending.request;
                 let mut lost = Vec::new();

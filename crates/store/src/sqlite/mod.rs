@@ -19,13 +19,15 @@ use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::{JobStatus, JobView};
-use sqlx::SqlitePool;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::index::{IndexRow, now};
-use crate::{Change, ClaimedJob, JobFilter, JobPage, Steering, Store, StoreError};
-use operation::{Append, Cancel, Claim, NewJob, Operation, Pending, Renew, Steer};
+use crate::{
+    Change, ClaimedJob, JobFilter, JobOutline, JobPage, LogEnd, Steering, Store, StoreError,
+};
+use operation::{Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer};
 
 /// How many changes a listener may lie behind before it has to look at the log again.
 const CHANGES_KEPT: usize = 4096;
@@ -36,7 +38,7 @@ const QUEUE: usize = 1024;
 /// A data directory's database.
 #[derive(Debug)]
 pub struct SqliteStore {
-    readers: SqlitePool,
+    readers: open::Readers,
     /// `None` when the database was opened for reading only.
     writer: Option<mpsc::Sender<Operation>>,
     changes: broadcast::Sender<Change>,
@@ -97,7 +99,8 @@ impl Store for SqliteStore {
             return Ok(None);
         };
         // A long history is folded here so that the writer does not wait for it.
-        Ok(Some(ClaimedJob { generation, view: self.job(job).await? }))
+        let (view, recorded_bytes) = reads::brief(&self.readers.claims, job).await?;
+        Ok(Some(ClaimedJob { generation, view, recorded_bytes }))
     }
 
     async fn renew_leases(
@@ -131,25 +134,55 @@ impl Store for SqliteStore {
         self.ask(Operation::Steer, Steer { job, wish, by: by.into() }).await
     }
 
+    async fn change_network(
+        &self,
+        job: JobId,
+        network: NetworkPolicy,
+        by: &str,
+    ) -> Result<JobStatus, StoreError> {
+        self.ask(Operation::ChangeNetwork, ChangeNetwork { job, network, by: by.into() }).await
+    }
+
     async fn events_after(
         &self,
         job: JobId,
         after: u64,
         limit: u32,
     ) -> Result<Vec<SealedEvent>, StoreError> {
-        reads::events_after(&self.readers, job, after, limit).await
+        reads::events_after(&self.readers.short, job, after, limit).await
+    }
+
+    async fn outline(&self, job: JobId) -> Result<JobOutline, StoreError> {
+        reads::outline(&self.readers.short, job).await
+    }
+
+    async fn lines_after(
+        &self,
+        job: JobId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
+        reads::lines_after(&self.readers.short, job, after, limit).await
+    }
+
+    async fn end_of_log(&self, job: JobId) -> Result<LogEnd, StoreError> {
+        reads::end_of_log(&self.readers.short, job).await
     }
 
     async fn job(&self, job: JobId) -> Result<JobView, StoreError> {
-        reads::job(&self.readers, job).await
+        reads::job(&self.readers.long, job).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<JobPage, StoreError> {
-        reads::jobs(&self.readers, filter).await
+        let readers = match filter.search {
+            Some(_) => &self.readers.long,
+            None => &self.readers.short,
+        };
+        reads::jobs(readers, filter).await
     }
 
     async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, StoreError> {
-        reads::count_by_status(&self.readers).await
+        reads::count_by_status(&self.readers.short).await
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {
@@ -160,7 +193,7 @@ impl Store for SqliteStore {
         if self.writer.as_ref().is_some_and(mpsc::Sender::is_closed) {
             return Err(StoreError::Closed);
         }
-        sqlx::query("SELECT 1").execute(&self.readers).await?;
+        sqlx::query("SELECT 1").execute(&self.readers.ping).await?;
         Ok(())
     }
 
@@ -173,5 +206,56 @@ impl Store for SqliteStore {
                 let _ = wait.await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority, Work};
+    use bellglass_protocol::network::NetworkPolicy;
+
+    fn spec() -> JobSpec {
+        JobSpec {
+            name: None,
+            work: Work::Task("do it".into()),
+            on_error: OnError::Continue,
+            priority: Priority(0),
+            image: DEFAULT_IMAGE.into(),
+            limits: Limits::default(),
+            network: NetworkPolicy::None,
+            isolation: IsolationLevel::Namespace,
+            nested_sandboxing: false,
+            secrets: Default::default(),
+            files: Vec::new(),
+            model: None,
+            budget: Default::default(),
+            plan: Default::default(),
+        }
+    }
+
+    /// Takes every connection there is for one kind of reader.
+    async fn all_of(pool: &sqlx::SqlitePool) -> Vec<sqlx::pool::PoolConnection<sqlx::Sqlite>> {
+        let mut taken = Vec::new();
+        for _ in 0..pool.options().get_max_connections() {
+            taken.push(pool.acquire().await.unwrap());
+        }
+        taken
+    }
+
+    #[tokio::test]
+    async fn those_who_read_much_hold_up_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&dir.path().join("db")).await.unwrap();
+        let job = store.schedule(spec()).await.unwrap();
+        let _long = all_of(&store.readers.long).await;
+        assert_eq!(store.outline(job).await.unwrap().last_seq, 1);
+        let _short = all_of(&store.readers.short).await;
+        store.ping().await.unwrap();
+        let lease = Duration::from_secs(60);
+        let claimed = store.claim_next_job(&WorkerId::new("w"), lease).await.unwrap().unwrap();
+        assert_eq!(claimed.view.job_id, job);
+        let _claims = all_of(&store.readers.claims).await;
+        store.ping().await.unwrap();
     }
 }

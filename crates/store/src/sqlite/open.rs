@@ -18,7 +18,7 @@ use crate::private_dir::create_private_dir;
 /// A database that is ready to be written to.
 pub(super) struct Opened {
     pub(super) connection: SqliteConnection,
-    pub(super) readers: SqlitePool,
+    pub(super) readers: Readers,
     /// The file is ours for as long as this lives.
     pub(super) lock: File,
 }
@@ -40,24 +40,26 @@ pub(super) async fn for_writing(path: &Path) -> Result<Opened, StoreError> {
         .pragma("wal_autocheckpoint", "4000")
         .pragma("journal_size_limit", "67108864")
         .pragma("cache_size", "-16384")
+        // A statement of many rows keeps what would undo it; that need not be a file.
+        .pragma("temp_store", "MEMORY")
         .connect()
         .await?;
     migrations().run(&mut connection).await.map_err(|error| match error {
         MigrateError::VersionMissing(found) => newer_schema(path, found),
         error => StoreError::Migration(error),
     })?;
-    Ok(Opened { connection, readers: readers(path), lock })
+    Ok(Opened { connection, readers: Readers::of(path), lock })
 }
 
-pub(super) async fn for_reading(path: &Path) -> Result<SqlitePool, StoreError> {
+pub(super) async fn for_reading(path: &Path) -> Result<Readers, StoreError> {
     let missing = io::Error::from(io::ErrorKind::NotFound);
     if identify(path)? == Identity::New {
         return Err(file_error("find a database in", path)(missing));
     }
-    let readers = readers(path);
+    let readers = Readers::of(path);
     let found: Option<i64> =
         sqlx::query_scalar("SELECT MAX(version) FROM _sqlx_migrations WHERE success")
-            .fetch_one(&readers)
+            .fetch_one(&readers.short)
             .await?;
     match found.cmp(&Some(newest_schema())) {
         std::cmp::Ordering::Less => Err(StoreError::OlderSchema(path.into())),
@@ -69,8 +71,10 @@ pub(super) async fn for_reading(path: &Path) -> Result<SqlitePool, StoreError> {
 /// The schema's history, oldest first. Written out, because the macro that reads a folder brings
 /// the whole machinery of compile-time queries and a second SQLite into the build.
 fn migrations() -> Migrator {
-    const FILES: [(i64, &str, &str); 1] =
-        [(1, "jobs and events", include_str!("../../migrations/sqlite/0001_jobs_and_events.sql"))];
+    const FILES: [(i64, &str, &str); 2] = [
+        (1, "jobs and events", include_str!("../../migrations/sqlite/0001_jobs_and_events.sql")),
+        (2, "outlines", include_str!("../../migrations/sqlite/0002_outlines.sql")),
+    ];
     let migrations = FILES.map(|(version, description, sql)| {
         let sql = SqlStr::from_static(sql);
         Migration::new(version, description.into(), MigrationType::Simple, sql, false)
@@ -121,7 +125,9 @@ async fn make_ours(path: &Path) -> Result<(), StoreError> {
         .open(path)
         .map_err(file_error("create", path))?;
     let application_id = APPLICATION_ID.to_string();
-    options(path).pragma("application_id", application_id).connect().await?.close().await?;
+    // Pages of twice the usual size: a commit of long lines writes fewer of them.
+    let options = options(path).page_size(8192).pragma("application_id", application_id);
+    options.connect().await?.close().await?;
     Ok(())
 }
 
@@ -148,10 +154,36 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Connections that cannot write, made as they are needed.
-fn readers(path: &Path) -> SqlitePool {
+/// Connections that cannot write, made as they are needed. Each kind of reader has its own, so
+/// that many of one kind do not hold up the others.
+#[derive(Debug)]
+pub(super) struct Readers {
+    /// For what reads a bounded part of the database.
+    pub(super) short: SqlitePool,
+    /// For what reads a job's whole log, or searches all jobs.
+    pub(super) long: SqlitePool,
+    /// For the worker's claims.
+    pub(super) claims: SqlitePool,
+    /// For the question whether the database answers.
+    pub(super) ping: SqlitePool,
+}
+
+impl Readers {
+    fn of(path: &Path) -> Self {
+        let readers = |count| readers(path, count);
+        Self { short: readers(3), long: readers(3), claims: readers(1), ping: readers(1) }
+    }
+
+    pub(super) async fn close(&self) {
+        for pool in [&self.short, &self.long, &self.claims, &self.ping] {
+            pool.close().await;
+        }
+    }
+}
+
+fn readers(path: &Path, count: u32) -> SqlitePool {
     SqlitePoolOptions::new()
-        .max_connections(4)
+        .max_connections(count)
         .test_before_acquire(false)
         .idle_timeout(None)
         .max_lifetime(None)

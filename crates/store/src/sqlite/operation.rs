@@ -5,6 +5,7 @@ use std::time::Duration;
 use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
+use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
@@ -18,6 +19,7 @@ pub(super) enum Operation {
     Append(Pending<Append, Vec<SealedEvent>>),
     Cancel(Pending<Cancel, JobStatus>),
     Steer(Pending<Steer, JobStatus>),
+    ChangeNetwork(Pending<ChangeNetwork, JobStatus>),
     Renew(Pending<Renew, Vec<JobId>>),
     Release(Pending<WorkerId, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
@@ -64,6 +66,13 @@ pub(super) struct Steer {
 }
 
 #[derive(Debug)]
+pub(super) struct ChangeNetwork {
+    pub(super) job: JobId,
+    pub(super) network: NetworkPolicy,
+    pub(super) by: String,
+}
+
+#[derive(Debug)]
 pub(super) struct Renew {
     pub(super) worker: WorkerId,
     pub(super) held: Vec<(JobId, Generation)>,
@@ -103,6 +112,7 @@ impl Operation {
             Self::Append(pending) => pending.deliver(),
             Self::Cancel(pending) => pending.deliver(),
             Self::Steer(pending) => pending.deliver(),
+            Self::ChangeNetwork(pending) => pending.deliver(),
             Self::Renew(pending) => pending.deliver(),
             Self::Release(pending) => pending.deliver(),
             Self::Claim(pending) => pending.deliver(),
@@ -117,6 +127,7 @@ impl Operation {
             Self::Append(pending) => pending.answer = Some(Err(error)),
             Self::Cancel(pending) => pending.answer = Some(Err(error)),
             Self::Steer(pending) => pending.answer = Some(Err(error)),
+            Self::ChangeNetwork(pending) => pending.answer = Some(Err(error)),
             Self::Renew(pending) => pending.answer = Some(Err(error)),
             Self::Release(pending) => pending.answer = Some(Err(error)),
             Self::Claim(pending) => pending.answer = Some(Err(error)),

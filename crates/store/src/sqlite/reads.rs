@@ -1,19 +1,45 @@
 //! What readers ask: events, one job, lists, counts. Never waits for the writer.
 
-use bellglass_protocol::chain::SealedEvent;
+use bellglass_protocol::chain::{LinkHash, SealedEvent};
+use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::view::{JobStatus, JobView};
 use futures::TryStreamExt as _;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqlitePool};
 
-use super::rows::{integer, job_id, moment, natural, status};
+use super::rows::{self, integer, job_id, moment, natural, status};
 use crate::line::read_line;
 use crate::title::SHORTENED;
-use crate::{JobFilter, JobPage, JobSummary, StoreError};
+use crate::{
+    JobFilter, JobOutline, JobPage, JobSummary, LogEnd, PAGE_BYTES, StoreError, is_recording,
+};
 
-/// Folds a job from its log. The log is streamed, so a long one costs time but not memory.
+/// Folds a job from its log, which is streamed: in memory there is one line at a time, and what
+/// the view keeps of it. How much that can be is bounded by who writes the log.
 pub(super) async fn job(readers: &SqlitePool, job: JobId) -> Result<JobView, StoreError> {
+    fold(readers, job, |view, sealed| view.apply(&sealed.event)).await
+}
+
+/// Folds a job without the texts of its steps, so a long log costs time but no memory. Says also
+/// how long the lines are that record something.
+pub(super) async fn brief(readers: &SqlitePool, job: JobId) -> Result<(JobView, u64), StoreError> {
+    let mut recorded = 0;
+    let view = fold(readers, job, |view, sealed| {
+        view.apply_briefly(&sealed.event);
+        if is_recording(&sealed.event.body) {
+            recorded += sealed.line.len() as u64;
+        }
+    });
+    let view = view.await?;
+    Ok((view, recorded))
+}
+
+async fn fold(
+    readers: &SqlitePool,
+    job: JobId,
+    mut take_in: impl FnMut(&mut JobView, &SealedEvent),
+) -> Result<JobView, StoreError> {
     let mut lines =
         sqlx::query_scalar::<_, String>("SELECT line FROM events WHERE job_id = $1 ORDER BY seq")
             .bind(job.to_string())
@@ -23,9 +49,59 @@ pub(super) async fn job(readers: &SqlitePool, job: JobId) -> Result<JobView, Sto
         StoreError::Corrupt(format!("the log of job {job} does not begin with `scheduled`"))
     })?;
     while let Some(line) = lines.try_next().await? {
-        view.apply(&read_line(job, line)?.event);
+        take_in(&mut view, &read_line(job, line)?);
     }
     Ok(view)
+}
+
+/// Answers from the job's row and two lines of its log at the most.
+pub(super) async fn outline(readers: &SqlitePool, job: JobId) -> Result<JobOutline, StoreError> {
+    let row = sqlx::query(rows::ONE).bind(job.to_string()).fetch_optional(readers).await?;
+    let row = rows::read_row(&row.ok_or(StoreError::NotFound(job))?)?;
+    let result = match row.result_seq {
+        Some(seq) => match event(readers, job, seq).await? {
+            EventBody::ResultStored { result } => Some(result),
+            other => return Err(unexpected(job, seq, &other)),
+        },
+        None => None,
+    };
+    let error = match row.status.is_terminal() {
+        true => match event(readers, job, row.last_seq).await? {
+            EventBody::Finished { end } => end.error,
+            other => return Err(unexpected(job, row.last_seq, &other)),
+        },
+        false => None,
+    };
+    Ok(JobOutline {
+        id: row.id,
+        name: row.name,
+        status: row.status,
+        cancel_requested: row.cancel_requested,
+        scheduled_at: row.scheduled_at,
+        started_at: row.started_at,
+        finished_at: row.finished_at,
+        steps_done: row.steps_done,
+        steps_total: row.steps_total,
+        failed_steps: row.failed_steps,
+        result,
+        error,
+        last_seq: row.last_seq,
+    })
+}
+
+async fn event(readers: &SqlitePool, job: JobId, seq: u64) -> Result<EventBody, StoreError> {
+    let line: Option<String> =
+        sqlx::query_scalar("SELECT line FROM events WHERE job_id = $1 AND seq = $2")
+            .bind(job.to_string())
+            .bind(integer(seq)?)
+            .fetch_optional(readers)
+            .await?;
+    let line = line.ok_or_else(|| StoreError::Corrupt(format!("job {job} has no event {seq}")))?;
+    Ok(read_line(job, line)?.event.body)
+}
+
+fn unexpected(job: JobId, seq: u64, body: &EventBody) -> StoreError {
+    StoreError::Corrupt(format!("event {seq} of job {job} is `{}`", body.kind()))
 }
 
 pub(super) async fn events_after(
@@ -34,16 +110,48 @@ pub(super) async fn events_after(
     after: u64,
     limit: u32,
 ) -> Result<Vec<SealedEvent>, StoreError> {
-    let lines: Vec<String> = sqlx::query_scalar(
+    let lines = lines_after(readers, job, after, limit).await?;
+    lines.into_iter().map(|line| read_line(job, line)).collect()
+}
+
+pub(super) async fn end_of_log(readers: &SqlitePool, job: JobId) -> Result<LogEnd, StoreError> {
+    let (seq, hash): (i64, Vec<u8>) =
+        sqlx::query_as("SELECT last_seq, last_hash FROM jobs WHERE id = $1")
+            .bind(job.to_string())
+            .fetch_optional(readers)
+            .await?
+            .ok_or(StoreError::NotFound(job))?;
+    let hash = LinkHash::from_bytes(&hash)
+        .ok_or_else(|| StoreError::Corrupt(format!("the hash of job {job} is not a hash")))?;
+    Ok(LogEnd { seq: natural(seq)?, hash: hash.hex() })
+}
+
+pub(super) async fn lines_after(
+    readers: &SqlitePool,
+    job: JobId,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<String>, StoreError> {
+    let mut lines = sqlx::query_scalar::<_, String>(
         "SELECT line FROM events WHERE job_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
     )
     .bind(job.to_string())
     // Nothing can come after a number that the database cannot even hold.
     .bind(integer(after).unwrap_or(i64::MAX))
     .bind(limit)
-    .fetch_all(readers)
-    .await?;
-    if lines.is_empty() {
+    .fetch(readers);
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    while bytes < PAGE_BYTES
+        && let Some(line) = lines.try_next().await?
+    {
+        bytes += line.len();
+        // What does not fit is read again for the next page.
+        if bytes <= PAGE_BYTES || page.is_empty() {
+            page.push(line);
+        }
+    }
+    drop(lines);
+    if page.is_empty() {
         // An end that was reached and a job that never was look the same up to here.
         sqlx::query("SELECT 1 FROM jobs WHERE id = $1")
             .bind(job.to_string())
@@ -51,7 +159,7 @@ pub(super) async fn events_after(
             .await?
             .ok_or(StoreError::NotFound(job))?;
     }
-    lines.into_iter().map(|line| read_line(job, line)).collect()
+    Ok(page)
 }
 
 pub(super) async fn jobs(readers: &SqlitePool, filter: &JobFilter) -> Result<JobPage, StoreError> {

@@ -30,14 +30,15 @@ pub(super) async fn write_jobs(
         ManyRows::new(
             "INSERT INTO jobs (id, status, priority, name, title, scheduled_at, started_at, \
              finished_at, generation, cancel_requested, worker, lease_until, last_seq, last_at, \
-             last_hash) VALUES ",
-            "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+             last_hash, steps_done, steps_total, failed_steps, result_seq) VALUES ",
+            "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             " ON CONFLICT (id) DO UPDATE SET status = excluded.status, \
              started_at = excluded.started_at, finished_at = excluded.finished_at, \
              generation = excluded.generation, cancel_requested = excluded.cancel_requested, \
              worker = excluded.worker, lease_until = excluded.lease_until, \
              last_seq = excluded.last_seq, last_at = excluded.last_at, \
-             last_hash = excluded.last_hash",
+             last_hash = excluded.last_hash, steps_done = excluded.steps_done, \
+             failed_steps = excluded.failed_steps, result_seq = excluded.result_seq",
         )
     });
     let mut rest = rows;
@@ -61,7 +62,11 @@ pub(super) async fn write_jobs(
                 .bind(row.lease_until.map(Timestamp::as_microsecond))
                 .bind(integer(row.last_seq)?)
                 .bind(row.last_at.as_microsecond())
-                .bind(row.last_hash.as_bytes().as_slice());
+                .bind(row.last_hash.as_bytes().as_slice())
+                .bind(row.steps_done)
+                .bind(row.steps_total)
+                .bind(list_text(&row.failed_steps))
+                .bind(row.result_seq.map(integer).transpose()?);
         }
         query.execute(&mut *connection).await?;
     }
@@ -91,8 +96,8 @@ macro_rules! select_jobs {
     ($rest:literal) => {
         concat!(
             "SELECT id, status, priority, name, title, scheduled_at, started_at, finished_at, \
-             generation, cancel_requested, worker, lease_until, last_seq, last_at, last_hash \
-             FROM jobs ",
+             generation, cancel_requested, worker, lease_until, last_seq, last_at, last_hash, \
+             steps_done, steps_total, failed_steps, result_seq FROM jobs ",
             $rest
         )
     };
@@ -168,7 +173,14 @@ pub(super) async fn release(
     Ok(())
 }
 
-fn read_row(row: &SqliteRow) -> Result<IndexRow, StoreError> {
+fn list_text(numbers: &[u32]) -> String {
+    // Numbers can always be written.
+    serde_json::to_string(numbers).unwrap_or_default()
+}
+
+pub(super) const ONE: &str = select_jobs!("WHERE id = $1");
+
+pub(super) fn read_row(row: &SqliteRow) -> Result<IndexRow, StoreError> {
     let id = job_id(row.try_get(0)?)?;
     let hash: &[u8] = row.try_get(14)?;
     Ok(IndexRow {
@@ -188,6 +200,11 @@ fn read_row(row: &SqliteRow) -> Result<IndexRow, StoreError> {
         last_at: moment(row.try_get(13)?)?,
         last_hash: LinkHash::from_bytes(hash)
             .ok_or_else(|| corrupt(format_args!("the hash of job {id} is not a hash")))?,
+        network_changed: false,
+        steps_done: row.try_get(15)?,
+        steps_total: row.try_get(16)?,
+        failed_steps: serde_json::from_str(row.try_get(17)?).map_err(corrupt)?,
+        result_seq: row.try_get::<Option<i64>, _>(18)?.map(natural).transpose()?,
     })
 }
 

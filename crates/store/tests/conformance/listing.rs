@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellglass_protocol::event::EndStatus;
-use bellglass_protocol::job::JobSpec;
-use bellglass_protocol::view::JobStatus;
+use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError};
+use bellglass_protocol::job::{JobSpec, Work};
+use bellglass_protocol::step::StepStatus;
+use bellglass_protocol::view::{JobStatus, JobView};
 use bellglass_store::{JobFilter, JobPage, Store};
 
-use crate::support::{finished, output, steps_job, task_job, with_priority, worker};
+use crate::support::{
+    output, result_stored, step_finished, steps_job, task_job, with_priority, worker,
+};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -87,7 +90,18 @@ pub(crate) async fn the_index_agrees_with_the_log(store: Arc<dyn Store>) {
         store.schedule(named).await.unwrap();
     }
     let done = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
-    let end = vec![output("1"), finished(EndStatus::Completed)];
+    let end = JobEnd {
+        status: EndStatus::Failed,
+        failed_steps: vec![1],
+        error: Some(JobError { code: "bad".into(), message: "it was".into() }),
+    };
+    let end = vec![
+        step_started(&done.view),
+        output("1"),
+        step_finished(1, StepStatus::Failed),
+        result_stored(),
+        EventBody::Finished { end },
+    ];
     store.append(done.view.job_id, done.generation, end).await.unwrap();
     let stopping = store.claim_next_job(&worker("w"), Duration::ZERO).await.unwrap().unwrap();
     store.request_cancel(stopping.view.job_id, "me").await.unwrap();
@@ -106,6 +120,21 @@ pub(crate) async fn the_index_agrees_with_the_log(store: Arc<dyn Store>) {
         assert_eq!(row.started_at, view.started_at);
         assert_eq!(row.finished_at, view.finished_at);
         assert_eq!(row.title, "shell: true");
+
+        let outline = store.outline(row.id).await.unwrap();
+        assert_eq!(outline.id, view.job_id);
+        assert_eq!(outline.name, view.spec.name);
+        assert_eq!(outline.status, view.status);
+        assert_eq!(outline.cancel_requested, view.cancel_requested);
+        assert_eq!(outline.scheduled_at, view.scheduled_at);
+        assert_eq!(outline.started_at, view.started_at);
+        assert_eq!(outline.finished_at, view.finished_at);
+        assert_eq!(outline.steps_done as usize, view.steps.len());
+        assert_eq!(outline.steps_total, view.steps_total);
+        assert_eq!(outline.failed_steps, view.failed_steps);
+        assert_eq!(outline.result, view.result);
+        assert_eq!(outline.error, view.error);
+        assert_eq!(outline.last_seq, view.last_seq);
     }
 }
 
@@ -121,4 +150,9 @@ pub(crate) async fn every_status_is_counted(store: Arc<dyn Store>) {
         _ => (status, 0),
     });
     assert_eq!(counts, expected);
+}
+
+fn step_started(view: &JobView) -> EventBody {
+    let Work::Steps(steps) = &view.spec.work else { panic!("a list of steps") };
+    EventBody::StepStarted { n: 1, call: steps[0].clone() }
 }

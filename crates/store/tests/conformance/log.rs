@@ -6,10 +6,12 @@ use std::time::Duration;
 use bellglass_protocol::chain::Verifier;
 use bellglass_protocol::event::{EndStatus, EventBody};
 use bellglass_protocol::id::{Generation, JobId};
+use bellglass_protocol::job::Work;
+use bellglass_protocol::step::StepStatus;
 use bellglass_protocol::view::JobStatus;
-use bellglass_store::{Store, StoreError};
+use bellglass_store::{PAGE_BYTES, Store, StoreError};
 
-use crate::support::{finished, output, steps_job, verified_kinds, worker};
+use crate::support::{finished, output, step_finished, steps_job, verified_kinds, worker};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -42,6 +44,39 @@ pub(crate) async fn pages_are_exact_and_the_chain_holds(store: Arc<dyn Store>) {
     let mut verifier = Verifier::new(Some(job));
     let line = &store.events_after(job, 0, 1).await.unwrap()[0].line;
     assert!(verifier.line(&line.replacen("true", "tru3", 1)).is_err());
+}
+
+pub(crate) async fn a_page_is_bounded_by_bytes_too(store: Arc<dyn Store>) {
+    let (job, generation) = claimed(&*store).await;
+    let lengths = [PAGE_BYTES / 3, PAGE_BYTES / 3, PAGE_BYTES / 3, 3 * PAGE_BYTES, 1];
+    let bodies = lengths.map(|length| output(&"x".repeat(length)));
+    store.append(job, generation, bodies.into()).await.unwrap();
+    let mut after = 2;
+    // Of a long line there is a page all the same, or nobody could read on.
+    for expected in [&[3, 4][..], &[5], &[6], &[7], &[]] {
+        let page = store.events_after(job, after, 1000).await.unwrap();
+        let numbers: Vec<_> = page.iter().map(|sealed| sealed.event.seq).collect();
+        assert_eq!(numbers, expected);
+        after += numbers.len() as u64;
+    }
+    assert_eq!(verified_kinds(&*store, job).await.len(), 7);
+}
+
+/// Whoever takes a job up learns where it stands, and how much is recorded, but not every text.
+pub(crate) async fn a_claim_carries_no_texts(store: Arc<dyn Store>) {
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    let mine = store.claim_next_job(&worker("w"), Duration::ZERO).await.unwrap().unwrap();
+    assert_eq!(mine.recorded_bytes, 0);
+    let Work::Steps(steps) = &mine.view.spec.work else { panic!("a list of steps") };
+    let started = EventBody::StepStarted { n: 1, call: steps[0].clone() };
+    let bodies = vec![started, output("some text"), step_finished(1, StepStatus::Failed)];
+    let written = store.append(job, mine.generation, bodies).await.unwrap();
+    let again = store.claim_next_job(&worker("x"), LEASE).await.unwrap().unwrap();
+    let [step] = again.view.steps.as_slice() else { panic!("{:?}", again.view.steps) };
+    assert_eq!((step.status, step.stdout.as_str()), (StepStatus::Failed, ""));
+    assert_eq!(store.job(job).await.unwrap().steps[0].stdout, "out");
+    let recorded: usize = written[1..].iter().map(|sealed| sealed.line.len()).sum();
+    assert_eq!(again.recorded_bytes, recorded as u64);
 }
 
 pub(crate) async fn many_writers_share_one_log_store(store: Arc<dyn Store>) {

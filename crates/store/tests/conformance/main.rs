@@ -8,6 +8,7 @@ mod claiming;
 mod leases;
 mod listing;
 mod log;
+mod network;
 mod steering;
 
 use std::sync::Arc;
@@ -51,6 +52,8 @@ macro_rules! for_every_behaviour {
             steering::a_paused_job_stays_paused_in_other_hands,
             steering::wishes_that_cannot_be_are_refused,
             log::pages_are_exact_and_the_chain_holds,
+            log::a_page_is_bounded_by_bytes_too,
+            log::a_claim_carries_no_texts,
             log::many_writers_share_one_log_store,
             log::an_append_is_all_or_nothing,
             log::nothing_comes_after_the_end,
@@ -58,6 +61,8 @@ macro_rules! for_every_behaviour {
             log::an_unknown_job_has_no_log,
             log::times_never_run_backwards,
             log::changes_are_told_after_they_are_readable,
+            network::a_change_is_told_and_outlives_its_holder,
+            network::only_a_living_job_is_given_another_policy,
             listing::newest_first_in_pages,
             listing::by_status,
             listing::search_takes_text_literally,

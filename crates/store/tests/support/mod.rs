@@ -3,13 +3,13 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use bellglass_protocol::chain::Verifier;
-use bellglass_protocol::event::{EndStatus, EventBody, JobEnd};
+use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, ResultSummary};
 use bellglass_protocol::id::{JobId, WorkerId};
 use bellglass_protocol::job::{
     Budget, DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
 };
 use bellglass_protocol::network::NetworkPolicy;
-use bellglass_protocol::step::OutputStream;
+use bellglass_protocol::step::{OutputStream, StepOutcome, StepStatus};
 use bellglass_protocol::tool::{Shell, ToolCall};
 use bellglass_store::Store;
 
@@ -25,6 +25,8 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         limits: Limits::default(),
         network: NetworkPolicy::None,
         isolation: IsolationLevel::Namespace,
+        nested_sandboxing: false,
+        secrets: Default::default(),
         files: Vec::new(),
         model: None,
         budget: Budget::default(),
@@ -50,6 +52,29 @@ pub(crate) fn output(text: &str) -> EventBody {
 
 pub(crate) fn finished(status: EndStatus) -> EventBody {
     EventBody::Finished { end: JobEnd { status, failed_steps: Vec::new(), error: None } }
+}
+
+pub(crate) fn step_finished(n: u32, status: StepStatus) -> EventBody {
+    let outcome = StepOutcome {
+        status,
+        exit_code: None,
+        signal: None,
+        stdout: "out".into(),
+        stderr: String::new(),
+        output: "out".into(),
+        output_bytes: 3,
+        dropped_bytes: 0,
+        unkept_bytes: 0,
+        full_output: None,
+        error: None,
+        duration_ms: 1,
+    };
+    EventBody::StepFinished { n, outcome: Box::new(outcome) }
+}
+
+pub(crate) fn result_stored() -> EventBody {
+    let result = ResultSummary { bytes: 7, sha256: "x".into(), entries: 1, skipped: Vec::new() };
+    EventBody::ResultStored { result }
 }
 
 /// Reads the whole log in small pages and checks its chain; returns the kinds of its events.

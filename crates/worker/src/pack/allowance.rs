@@ -1,10 +1,9 @@
 //! What may still be taken from a guest, which could send for ever.
 
-use bellglass_protocol::wire::EntryKind;
-use bellglass_sandbox::client::Packed;
+use bellglass_protocol::wire::{EntryKind, Packed};
 
 /// Counts what was taken.
-pub(super) struct Allowance {
+pub(crate) struct Allowance {
     limit: u64,
     bytes: u64,
     entries: u64,
@@ -18,11 +17,11 @@ const MOST_ENTRIES: u64 = 500_000;
 const MOST_NAME_BYTES: u64 = 64 << 20;
 
 impl Allowance {
-    pub(super) fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self { limit, bytes: 0, entries: 0, name_bytes: 0, ends: 0 }
     }
 
-    pub(super) fn take(&mut self, packed: &Packed) -> Result<(), String> {
+    pub(crate) fn take(&mut self, packed: &Packed) -> Result<(), String> {
         match packed {
             Packed::Entry(entry) => {
                 self.entries += 1;

@@ -108,6 +108,15 @@ impl Client {
         assert_eq!(self.put_file(job, "go", "").await.status(), 204);
     }
 
+    /// The same for a job whose server was killed and started again once.
+    pub(crate) async fn let_go_under_successor(&self, job: &str) {
+        self.events(job).await.until(|event| event["generation"] == 2).await;
+        // The sandbox is found again a moment after the claim.
+        while self.put_file(job, "go", "").await.status() != 204 {
+            tokio::task::yield_now().await;
+        }
+    }
+
     pub(crate) async fn download(&self, job: &str) -> Bytes {
         let response = self.get(&format!("/jobs/{job}/output.zip")).await;
         assert_eq!(response.status(), 200);

@@ -42,7 +42,8 @@ pub(crate) fn pid_namespace(pid: i32) -> Option<PathBuf> {
 
 /// Every living process of a pid namespace.
 pub(crate) fn processes_in(namespace: &Path) -> Vec<i32> {
-    all_processes().filter(|pid| pid_namespace(*pid).as_deref() == Some(namespace)).collect()
+    let is_in = |pid: &i32| pid_namespace(*pid).as_deref() == Some(namespace);
+    all_processes().filter(is_in).filter(|pid| !is_corpse(*pid)).collect()
 }
 
 /// The children of a process, those among them that are only corpses too.
@@ -62,6 +63,13 @@ pub(crate) fn guests_of(sandbox: &str) -> Vec<i32> {
 fn all_processes() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a process has ended and was only not taken away yet: after a crash of its parent that is
+/// up to the host's first process.
+fn is_corpse(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rfind(')').is_none_or(|end| stat[end + 1..].trim_start().starts_with('Z'))
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
@@ -89,4 +97,12 @@ pub(crate) fn kill_and_wait(pid: i32) {
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
     let _ = pidfd_send_signal(&pidfd, Signal::KILL);
     let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None);
+}
+
+/// Loop devices whose file lies, or lay, below a folder.
+pub(crate) fn disks_in(folder: &Path) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let files = devices
+        .filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    files.filter(|file| file.contains(folder.to_str().unwrap())).collect()
 }

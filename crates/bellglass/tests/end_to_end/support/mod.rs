@@ -3,6 +3,8 @@
 pub(crate) mod archive;
 pub(crate) mod client;
 pub(crate) mod host;
+pub(crate) mod https;
+pub(crate) mod plain_user;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -14,6 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) use client::Client;
+use plain_user::PlainUser;
 
 /// A `bellglass serve` with a data folder of its own.
 pub(crate) struct TestServer {
@@ -30,7 +33,12 @@ pub(crate) struct Options {
     /// The content of `bellglass.toml`.
     pub(crate) config: &'static str,
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// Runs the server as an ordinary user.
+    pub(crate) user: Option<PlainUser>,
 }
+
+/// Where the backends keep their sandboxes, in a data folder.
+pub(crate) const SANDBOX_FOLDERS: [&str; 2] = ["sandboxes", "gvisor-sandboxes"];
 
 /// A server's requests are made through it.
 impl std::ops::Deref for TestServer {
@@ -53,6 +61,9 @@ impl TestServer {
     pub(crate) fn with(options: Options) -> Self {
         let folder = tempfile::Builder::new().prefix("bellglass-test-").tempdir().unwrap();
         fs::write(folder.path().join("bellglass.toml"), options.config).unwrap();
+        if let Some(user) = options.user {
+            user.move_in(folder.path());
+        }
         let client = Client::new(String::new());
         let mut server = Self { options, process: None, client, folder };
         server.start_again();
@@ -80,7 +91,10 @@ impl TestServer {
             command.args(["--slots", &slots.to_string()]);
         }
         command.envs(self.options.environment.iter().cloned());
-        command
+        match self.options.user {
+            Some(user) => user.command(self.folder.path(), &command, &images()),
+            None => command,
+        }
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -116,8 +130,9 @@ impl TestServer {
 
     /// The first process of a job's sandbox, by its id on the host.
     pub(crate) fn guest_pid(&self, job: &str) -> i32 {
-        let record = self.data().join("sandboxes").join(job).join("sandbox.json");
-        let record: Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+        let records = SANDBOX_FOLDERS.map(|folder| self.data().join(folder).join(job));
+        let record = records.iter().find_map(|folder| fs::read(folder.join("sandbox.json")).ok());
+        let record: Value = serde_json::from_slice(&record.unwrap()).unwrap();
         record["pid"].as_i64().unwrap() as i32
     }
 }
@@ -129,7 +144,8 @@ impl Drop for TestServer {
             let _ = process.kill();
             let _ = process.wait();
         }
-        for sandbox in fs::read_dir(self.data().join("sandboxes")).into_iter().flatten().flatten() {
+        let folders = SANDBOX_FOLDERS.map(|folder| fs::read_dir(self.data().join(folder)));
+        for sandbox in folders.into_iter().flatten().flatten().flatten() {
             let name = sandbox.file_name().into_string().unwrap();
             // By its name, since the server may have died before it recorded the process.
             host::guests_of(&name).into_iter().for_each(host::kill_and_wait);

@@ -6,6 +6,14 @@ use std::process::Output;
 
 use crate::image::program::host_command;
 
+/// Arguments of `apt-get` that make it say where it looks, for [`debian_sources`].
+pub(crate) const ASK_FOR_TARGETS: [&str; 4] = [
+    "indextargets",
+    "--format",
+    "$(REPO_URI)|$(RELEASE)|$(CODENAME)|$(COMPONENT)|$(ORIGIN)",
+    "Created-By: Packages",
+];
+
 /// The part of the host's apt configuration that an image build follows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HostApt {
@@ -18,9 +26,8 @@ pub(super) struct HostApt {
 impl HostApt {
     /// Asks the host's apt. What it does not answer is left to mmdebstrap's own defaults.
     pub(super) async fn ask(suite: &str) -> Self {
-        const FORMAT: &str = "$(REPO_URI)|$(RELEASE)|$(CODENAME)|$(COMPONENT)|$(ORIGIN)";
         let mut targets = host_command("apt-get");
-        targets.args(["indextargets", "--format", FORMAT, "Created-By: Packages"]);
+        targets.args(ASK_FOR_TARGETS);
         let mut settings = host_command("apt-config");
         settings.arg("dump");
         let (targets, settings) = tokio::join!(targets.output(), settings.output());
@@ -36,7 +43,7 @@ impl HostApt {
 
 /// Debian's own archives of a suite. Sources of others are left out: what they would bring is
 /// not in the recipe, and their keys are not in the image.
-fn debian_sources(targets: &str, suite: &str) -> Vec<String> {
+pub(crate) fn debian_sources(targets: &str, suite: &str) -> Vec<String> {
     let wanted = [suite.to_owned(), format!("{suite}-updates"), format!("{suite}-security")];
     let mut sources = Vec::new();
     for target in targets.lines() {

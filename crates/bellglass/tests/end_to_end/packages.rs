@@ -1,0 +1,73 @@
+//! The usual tools over TLS through the proxy, with nothing set up by whoever wrote the job.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::support::https::{HttpsHost, TestAuthority};
+use crate::support::{Options, TestServer, python, shell, step};
+
+/// Uses the registries that this host itself is configured for.
+#[tokio::test]
+async fn packages_are_installed_as_on_any_machine() {
+    let server = TestServer::start();
+    let job = server
+        .run(&json!({
+            "network": "registries",
+            "steps": [
+                shell("pip install --quiet --target lib six && PYTHONPATH=lib python3 -c 'import six; print(six.__name__)'"),
+                shell("npm install --silent left-pad && node -e 'console.log(require(\"left-pad\")(1, 3))'"),
+                shell("apt-get -qq update && apt-get -qq download hello && dpkg -x hello_*.deb root && root/usr/bin/hello"),
+                json!({ "tool": "typescript", "code": "import pad from 'npm:left-pad'; console.log(pad(1, 3));" }),
+            ],
+        }))
+        .await;
+    for (n, expected) in [(1, "six\n"), (2, "  1\n"), (3, "Hello, world!\n"), (4, "  1\n")] {
+        assert_eq!(step(&job, n)["stdout"], expected, "{:#}", step(&job, n));
+    }
+}
+
+/// A host that trusts an authority of its own passes that trust on.
+#[tokio::test]
+async fn what_the_host_trusts_every_tool_trusts() {
+    let authority = TestAuthority::new();
+    let repository = tempfile::tempdir().unwrap();
+    let git = |arguments: &[&str]| {
+        let set = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
+        let mut command = Command::new("git");
+        command.current_dir(&repository).args(set).args(arguments);
+        assert!(command.output().unwrap().status.success(), "git {arguments:?}");
+    };
+    git(&["init", "--quiet", "work"]);
+    git(&["-C", "work", "commit", "--quiet", "--allow-empty", "-m", "the first"]);
+    git(&["clone", "--quiet", "--bare", "work", "served.git"]);
+    git(&["-C", "served.git", "update-server-info"]);
+    let plain = HttpsHost::start(&authority, None).await;
+    let served = HttpsHost::start(&authority, Some(repository.path())).await;
+    let server = TestServer::with(Options {
+        config: "[network]\nprivate_exceptions = [\"127.0.0.2\"]\n",
+        environment: vec![authority.environment()],
+        ..Options::default()
+    });
+    let url = plain.url();
+    let job = server
+        .run(&json!({
+            "network": { "allow": [plain.place(), served.place()] },
+            "steps": [
+                shell(&format!("curl -sS {url}/curl")),
+                shell(&format!("git clone --quiet {}/served.git a && git -C a log --format=%s", served.url())),
+                python(&format!("import requests; print(requests.get('{url}/requests').text, end='')")),
+                python(&format!("import urllib.request as u; print(u.urlopen('{url}/urllib').read().decode(), end='')")),
+                shell(&format!("node -e 'fetch(\"{url}/node\").then(r => r.text()).then(t => process.stdout.write(t))'")),
+                json!({ "tool": "typescript", "code": format!("console.log((await (await fetch('{url}/deno')).text()).trim())") }),
+                // With no variable set, as under sudo or in a daemon, the image's own list counts.
+                shell(&format!("env -i https_proxy=$https_proxy PATH=$PATH curl -sS {url}/bare")),
+            ],
+        }))
+        .await;
+    for n in [1, 3, 4, 5, 6, 7] {
+        assert_eq!(step(&job, n)["stdout"], "hello\n", "{:#}", step(&job, n));
+    }
+    assert_eq!(step(&job, 2)["stdout"], "the first\n", "{:#}", step(&job, 2));
+    assert_eq!(plain.asked().len(), 6);
+}

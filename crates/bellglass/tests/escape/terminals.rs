@@ -1,0 +1,28 @@
+//! Typing into terminals of others.
+
+use crate::attempt::assert_refused;
+use crate::support::TestServer;
+
+#[tokio::test]
+async fn typing_into_a_terminal() {
+    let attempts = [
+        ("fcntl.ioctl(0, 0x5412, b'x')", "EPERM"),
+        ("ours, theirs = pty.openpty()\nfcntl.ioctl(theirs, 0x5412, b'x')", "EPERM"),
+        // The kernel looks at 32 bits of the request; so must the filter.
+        ("ours, theirs = pty.openpty()\ncall('ioctl', theirs, 0x100005412, b'x')", "EPERM"),
+        ("os.open('/dev/tty', os.O_RDWR)", "ENXIO|ENOENT"),
+        ("os.open('/dev/console', os.O_RDWR)", "ENOENT"),
+        ("os.open('/dev/tty1', os.O_RDWR)", "ENOENT"),
+    ];
+    assert_refused(&TestServer::start(), &attempts).await;
+}
+
+#[tokio::test]
+async fn pasting_into_a_console() {
+    let attempts = [
+        ("fcntl.ioctl(0, 0x541c, b'\\x03')", "EPERM"),
+        ("ours, theirs = pty.openpty()\nfcntl.ioctl(theirs, 0x541c, b'\\x02')", "EPERM"),
+        ("ours, theirs = pty.openpty()\ncall('ioctl', theirs, 0x10000541c, b'\\x03')", "EPERM"),
+    ];
+    assert_refused(&TestServer::start(), &attempts).await;
+}

@@ -1,0 +1,223 @@
+//! Requests that try to get further than they may, or to take more than their share.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellglass_protocol::network::{HostRule, NetworkPolicy, Verdict};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::super::{EgressSettings, UpstreamProxy};
+use super::support::{
+    Names, accept, connect, exchange, listen, open_proxy, read_head, remember, text, tunnel,
+};
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_name_that_changes_its_mind_is_judged_each_time() {
+    let (listener, here) = listen().await;
+    let got = remember(listener, None);
+    // First an address that may be reached, then the same server under one that may not.
+    let private = SocketAddr::new([127, 0, 0, 1].into(), here.port());
+    let names = Names::default().with("rebinding.example", &[here, private]);
+    let (egress, log) = open_proxy(names);
+    let egress = Arc::new(egress);
+    let ask = b"GET http://rebinding.example/ HTTP/1.1\r\nConnection: close\r\n\r\n";
+    assert!(exchange(connect(&egress), ask).await.ends_with("hi"));
+    let refused = exchange(connect(&egress), ask).await;
+    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    assert!(text(&got).contains("host: rebinding.example"));
+    let host = "rebinding.example".to_owned();
+    let verdicts = log.verdicts();
+    assert!(verdicts.contains(&(host.clone(), Verdict::RefusedPrivateAddress)), "{verdicts:?}");
+    assert!(verdicts.contains(&(host, Verdict::Allowed)), "{verdicts:?}");
+}
+
+#[tokio::test]
+async fn no_private_address_is_reached_by_any_name() {
+    for target in [
+        "127.0.0.1:80",
+        "0.0.0.0:80",
+        "10.0.0.1:80",
+        "172.16.0.1:80",
+        "192.168.0.1:80",
+        "169.254.169.254:80",
+        "100.100.100.200:80",
+        "[::1]:80",
+        "[::]:80",
+        "[::ffff:127.0.0.1]:80",
+        "[::ffff:169.254.169.254]:80",
+        "[::127.0.0.1]:80",
+        "[64:ff9b::7f00:1]:80",
+        "[64:ff9b:1::7f00:1]:80",
+        "[2002:7f00:1::]:80",
+        "[fd00:ec2::254]:80",
+        "[fe80::1]:80",
+    ] {
+        let names = Names::default().with("a.example", &[address(target)]);
+        let (egress, log) = open_proxy(names);
+        let egress = Arc::new(egress);
+        let ask = b"CONNECT a.example:80 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n";
+        let answer = exchange(connect(&egress), ask).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{target}: {answer}");
+        // A program that speaks SOCKS is told that the rules forbid it.
+        let ask = b"\x05\x01\x00\x05\x01\x00\x03\x09a.example\x00\x50";
+        let mut stream = connect(&egress);
+        stream.write_all(ask).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer[..4], [5, 0, 5, 2], "{target}");
+        let refused = ("a.example".to_owned(), Verdict::RefusedPrivateAddress);
+        assert_eq!(log.verdicts(), [refused.clone(), refused], "{target}");
+    }
+}
+
+/// The host's own proxy resolves names, so it must not be handed any that could mean its own side.
+#[tokio::test]
+async fn a_proxy_of_the_host_is_not_asked_for_addresses_in_disguise() {
+    let (listener, here) = listen().await;
+    let asked = remember(listener, None);
+    let (egress, _) = open_proxy(Names::default());
+    let upstream =
+        UpstreamProxy { host: here.ip().to_string(), port: here.port(), credentials: None };
+    egress.set_settings(Arc::new(EgressSettings {
+        upstream: Some(upstream),
+        ..EgressSettings::default()
+    }));
+    let egress = Arc::new(egress);
+    for name in
+        ["2130706433", "0x7f000001", "0x7f.1", "127.1", "localhost", "a.localhost.", "127.0.0.1"]
+    {
+        let ask = format!("CONNECT {name}:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let answer = exchange(connect(&egress), ask.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{name}: {answer}");
+    }
+    // A name over SOCKS may have any bytes; none of them become lines of a request.
+    let name = b"a\r\nX: y";
+    let mut ask = b"\x05\x01\x00\x05\x01\x00\x03".to_vec();
+    ask.push(name.len() as u8);
+    ask.extend_from_slice(name);
+    ask.extend_from_slice(b"\x00\x50");
+    let mut stream = connect(&egress);
+    stream.write_all(&ask).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer[..4], [5, 0, 5, 5]);
+    assert_eq!(text(&asked), "");
+    tunnel(&egress, "public.example:443").await;
+    assert!(text(&asked).starts_with("CONNECT public.example:443 HTTP/1.1\r\n"));
+}
+
+#[tokio::test]
+async fn a_new_policy_cuts_what_it_forbids_and_nothing_else() {
+    let (one, first) = listen().await;
+    let (two, second) = listen().await;
+    let names = Names::default().with("one.example", &[first]).with("two.example", &[second]);
+    let (egress, log) = open_proxy(names);
+    let egress = Arc::new(egress);
+    let mut held = tunnel(&egress, "one.example:443").await;
+    let mut cut = tunnel(&egress, "two.example:443").await;
+    let (mut far, _other) = (accept(one).await, accept(two).await);
+    egress.set_policy(NetworkPolicy::Allow(vec![HostRule::parse("one.example").unwrap()]));
+    let mut rest = Vec::new();
+    cut.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, b"");
+    held.write_all(b"still here").await.unwrap();
+    let mut heard = [0; 10];
+    far.read_exact(&mut heard).await.unwrap();
+    assert_eq!(&heard, b"still here");
+    assert_eq!(log.verdicts(), [("two.example".to_owned(), Verdict::CutByPolicy)]);
+    egress.set_policy(NetworkPolicy::None);
+    held.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(log.verdicts().len(), 2);
+}
+
+#[tokio::test]
+async fn one_side_may_be_done_before_the_other() {
+    let (listener, here) = listen().await;
+    let (egress, _) = open_proxy(Names::default().with("a.example", &[here]));
+    let mut stream = tunnel(&Arc::new(egress), "a.example:7").await;
+    let mut far = accept(listener).await;
+    stream.write_all(b"question").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut question = String::new();
+    far.read_to_string(&mut question).await.unwrap();
+    far.write_all(b"answer after the end").await.unwrap();
+    drop(far);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert_eq!((question.as_str(), answer.as_str()), ("question", "answer after the end"));
+}
+
+#[tokio::test]
+async fn a_head_has_a_largest_size() {
+    let (egress, log) = open_proxy(Names::default());
+    let egress = Arc::new(egress);
+    let mut ask = b"GET http://a.example/ HTTP/1.1\r\n".to_vec();
+    while ask.len() < 200 << 10 {
+        ask.extend_from_slice(format!("X-{}: {}\r\n", ask.len(), "y".repeat(2000)).as_bytes());
+    }
+    ask.extend_from_slice(b"\r\n");
+    let answer = exchange(connect(&egress), &ask).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let many = "A: b\r\n".repeat(5000);
+    let ask = format!("GET http://a.example/ HTTP/1.1\r\n{many}\r\n");
+    let answer = exchange(connect(&egress), ask.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(log.verdicts(), []);
+}
+
+/// Time passes by itself here as soon as nobody has anything else to do.
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_is_let_go() {
+    let (egress, _) = open_proxy(Names::default());
+    let egress = Arc::new(egress);
+    for begun in
+        [&b""[..], b"GET http://a.exa", b"\x05", b"\x05\x01\x00", b"CONNECT a:1 HTTP/1.1\r\nX: "]
+    {
+        let mut stream = connect(&egress);
+        stream.write_all(begun).await.unwrap();
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(90), stream.read_to_end(&mut rest));
+        assert!(ended.await.is_ok(), "{begun:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_server_is_asked_in_words_of_ours() {
+    let (listener, here) = listen().await;
+    let got = remember(listener, None);
+    let (egress, _) = open_proxy(Names::default().with("a.example", &[here]));
+    let egress = Arc::new(egress);
+    for (ask, status) in [
+        // Two lengths of one body: read as the standard says, and written anew with one.
+        (
+            "POST http://a.example/both HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n",
+            "200",
+        ),
+        (
+            "POST http://a.example/x HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+            "400",
+        ),
+        ("POST http://a.example/x HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n", "400"),
+        ("GET http://a.example/x HTTP/1.1\r\nA: b\r\n folded: c\r\n\r\n", "400"),
+        ("GET http://a.example/x HTTP/1.1\r\nA : b\r\n\r\n", "400"),
+        ("GET https://a.example/x HTTP/1.1\r\nConnection: close\r\n\r\n", "400"),
+        ("GET /x HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n", "400"),
+        ("CONNECT a.example HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n", "400"),
+    ] {
+        let answer = exchange(connect(&egress), ask.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{ask}: {answer}");
+    }
+    let got = text(&got);
+    assert_eq!(got.matches("HTTP/1.1").count(), 1, "{got}");
+    assert!(got.starts_with("POST /both HTTP/1.1\r\n") && !got.contains("content-length"), "{got}");
+    let mut stream = connect(&egress);
+    let ask = b"GET http://a.example/ HTTP/1.1\r\nHost: b.example\r\nHost: c.example\r\n\
+                Connection: x-hop\r\nX-Hop: 1\r\nProxy-Authorization: Basic eDp5\r\n\r\n";
+    stream.write_all(ask).await.unwrap();
+    assert!(read_head(&mut stream).await.starts_with("HTTP/1.1 200"));
+}

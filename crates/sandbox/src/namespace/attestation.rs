@@ -1,0 +1,290 @@
+//! What the backend claims about a sandbox, held against what was found from inside and from outside.
+//!
+//! Pure but for reading the host's own files. What does not hold keeps a sandbox from being used.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use bellglass_protocol::launch::{IdMapping, Kernel, LEAST_LANDLOCK, LaunchOrder};
+use bellglass_protocol::report::{Check, MountPoint, Probe};
+use serde::{Deserialize, Serialize};
+
+/// What is claimed about one sandbox. Kept with its record, so that it can be asked about again.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Claims {
+    /// Whose kernel was asked from inside.
+    #[serde(default)]
+    kernel: Kernel,
+    hostname: String,
+    tool_uid: u32,
+    uid_map: String,
+    gid_map: String,
+    nested_sandboxing: bool,
+    landlock: bool,
+    /// Folders that tools may find writable.
+    writable: Vec<String>,
+    /// At the most, by the names that the probe uses.
+    limits: BTreeMap<String, u64>,
+    /// Files of control groups, with what was written to them.
+    group_settings: Vec<(PathBuf, String)>,
+    /// The folders of the control groups that all processes are in.
+    groups: Vec<PathBuf>,
+}
+
+impl Claims {
+    pub(super) fn of(
+        order: &LaunchOrder,
+        groups: Vec<PathBuf>,
+        group_settings: Vec<(PathBuf, String)>,
+    ) -> Self {
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let guest = &order.guest;
+        let (uid_map, gid_map) = match order.ids {
+            IdMapping::Range { base } => (format!("0 {base} 65536"), format!("0 {base} 65536")),
+            IdMapping::Subordinate { uid_base, gid_base, count } => (
+                format!("0 {uid} 1; 1 {uid_base} {count}"),
+                format!("0 {gid} 1; 1 {gid_base} {count}"),
+            ),
+            IdMapping::Single => {
+                (format!("{0} {uid} 1", guest.tool_uid), format!("{0} {gid} 1", guest.tool_gid))
+            }
+        };
+        let writable = guest.writable_folders();
+        let mut limits = BTreeMap::from([
+            ("open_files".to_owned(), u64::from(guest.open_files)),
+            ("core_dump".to_owned(), 0),
+        ]);
+        limits.extend(guest.processes.map(|count| ("processes".to_owned(), u64::from(count))));
+        limits.extend(guest.memory.map(|room| ("data".to_owned(), room.0 + room.0 / 4)));
+        Self {
+            kernel: order.kernel.clone(),
+            hostname: order.name.clone(),
+            tool_uid: guest.tool_uid,
+            uid_map,
+            gid_map,
+            nested_sandboxing: guest.nested_sandboxing,
+            landlock: crate::host::landlock_version() >= LEAST_LANDLOCK,
+            writable: writable.map(String::from).into(),
+            limits,
+            group_settings,
+            groups,
+        }
+    }
+}
+
+/// What the host itself shows.
+pub(super) struct Outside {
+    /// Our own namespaces, by kind.
+    pub(super) namespaces: BTreeMap<String, u64>,
+    /// What now stands in the files of control groups, in the order of the claims.
+    pub(super) group_values: Vec<String>,
+    /// The guest's control groups, one line for each hierarchy.
+    pub(super) guest_groups: String,
+}
+
+impl Outside {
+    pub(super) fn look(claims: &Claims, guest: i32, namespaces: &BTreeMap<String, u64>) -> Self {
+        let read = |(file, _): &(PathBuf, String)| fs::read_to_string(file).unwrap_or_default();
+        Self {
+            namespaces: namespaces.clone(),
+            group_values: claims.group_settings.iter().map(read).map(|v| v.trim().into()).collect(),
+            guest_groups: fs::read_to_string(format!("/proc/{guest}/cgroup")).unwrap_or_default(),
+        }
+    }
+}
+
+/// The namespaces of this process, by kind.
+pub(super) fn own_namespaces() -> BTreeMap<String, u64> {
+    ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"]
+        .into_iter()
+        .filter_map(|kind| {
+            let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
+            let number = link.to_str()?.split_once(":[")?.1.strip_suffix(']')?.parse().ok()?;
+            Some((kind.to_owned(), number))
+        })
+        .collect()
+}
+
+const NO_CAPABILITIES: &str = "0000000000000000";
+
+/// Holds every claim against what was found.
+pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec<Check> {
+    let tool = claims.tool_uid;
+    let ids = [tool; 4].map(|id| id.to_string()).join(" ");
+    let mut checks = vec![
+        Check::equal("host name", &claims.hostname, &inside.hostname),
+        Check::equal("ids of tools", format!("{ids} / {ids} /"), &inside.tool_ids),
+        Check::equal("effective capabilities", NO_CAPABILITIES, &inside.capabilities),
+        Check::equal("bounding set", NO_CAPABILITIES, &inside.bounding_set),
+        Check::equal("no_new_privs", "true", inside.no_new_privs.to_string()),
+        Check::equal("system-call filter", "2", inside.seccomp_mode.to_string()),
+        Check::equal("interfaces", "lo", inside.interfaces.join(", ")),
+        connections(inside),
+        writable(claims, inside),
+    ];
+    match &claims.kernel {
+        Kernel::Host => checks.extend(of_the_hosts_kernel(claims, inside, outside)),
+        // What gVisor's kernel says of namespaces, ids and mounts is its own affair: nothing of the
+        // host is behind it. The cage that it runs in is held by the control groups below.
+        Kernel::Gvisor { .. } => {
+            let ours = rustix::system::uname().release().to_string_lossy().into_owned();
+            let same = (inside.kernel == ours).then(|| "it is the host's".to_owned());
+            checks.push(check("kernel", "other than the host's", same.into_iter().collect()));
+        }
+    }
+    checks.extend(claims.limits.iter().map(|(name, most)| limit(name, *most, inside)));
+    checks.extend(membership(claims, outside));
+    let settings = claims.group_settings.iter().zip(&outside.group_values);
+    checks.extend(settings.map(|((file, claimed), found)| group(file, claimed, found)));
+    checks
+}
+
+/// What only a sandbox that runs on the host's own kernel can be asked.
+fn of_the_hosts_kernel(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec<Check> {
+    let mut checks = vec![
+        Check::equal("other capabilities", NO_CAPABILITIES, &inside.other_capabilities),
+        Check::equal("user id map", &claims.uid_map, &inside.uid_map),
+        Check::equal("group id map", &claims.gid_map, &inside.gid_map),
+        Check::equal(
+            "new user namespaces",
+            if claims.nested_sandboxing { "possible, as the job asked" } else { "refused" },
+            if inside.nested_sandboxing { "possible, as the job asked" } else { "refused" },
+        ),
+        Check::equal("routes", "none", or_none(inside.routes.join(", "))),
+        namespaces(inside, outside),
+        mounts(&inside.mount_list),
+    ];
+    if claims.landlock {
+        checks.push(Check::equal(
+            "landlock",
+            "refuses",
+            match inside.landlock_refuses {
+                true => "refuses",
+                false => "does not refuse",
+            },
+        ));
+    }
+    checks
+}
+
+fn or_none(list: String) -> String {
+    if list.is_empty() { "none".into() } else { list }
+}
+
+fn check(subject: &str, claimed: &str, problems: Vec<String>) -> Check {
+    let holds = problems.is_empty();
+    let found = if holds { claimed.to_owned() } else { problems.join(", ") };
+    Check { subject: subject.into(), claimed: claimed.into(), found, holds }
+}
+
+fn namespaces(inside: &Probe, outside: &Outside) -> Check {
+    let shared = outside.namespaces.iter().filter(|(kind, ours)| {
+        // One that could not be looked at is not known to be another.
+        inside.namespaces.get(*kind).is_none_or(|theirs| theirs == *ours)
+    });
+    let problems = shared.map(|(kind, _)| format!("{kind} is the host's")).collect();
+    check("namespaces", "all other than the host's", problems)
+}
+
+fn connections(inside: &Probe) -> Check {
+    let mut problems: Vec<String> = inside
+        .connections
+        .iter()
+        .filter(|(_, said)| *said != "unreachable")
+        .map(|(address, said)| format!("{address}: {said}"))
+        .collect();
+    if inside.connections.is_empty() {
+        problems.push("nothing was tried".into());
+    }
+    check("addresses outside", "unreachable", problems)
+}
+
+/// The host's device files that are mounted one by one. They hold no state and lead nowhere.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Nothing of the host is mounted: only kinds that are the sandbox's own, no set-uid anywhere, and
+/// device files only as single files below /dev.
+fn mounts(mounts: &[MountPoint]) -> Check {
+    let mut problems = Vec::new();
+    for MountPoint { path, kind, flags } in mounts {
+        let has = |flag: &str| flags.split(',').any(|each| each == flag);
+        let is_device = path.strip_prefix("/dev/").is_some_and(|name| DEVICES.contains(&name));
+        let is_own = match &**kind {
+            "overlay" => path == "/",
+            // The sandbox's scratch space, wherever it shows.
+            "ext4" | "tmpfs" => true,
+            "proc" => path == "/proc" || path.starts_with("/proc/"),
+            "devpts" => path == "/dev/pts",
+            _ => false,
+        } || is_device
+            || covers(path);
+        if !is_own {
+            problems.push(format!("{path} is {kind}"));
+        }
+        if !has("nosuid") && !is_device && !covers(path) {
+            problems.push(format!("{path} allows set-uid programs"));
+        }
+        if !has("nodev") && !path.starts_with("/dev") && !covers(path) {
+            problems.push(format!("{path} allows device files"));
+        }
+    }
+    let read_only = ["/dev", "/proc/sys"];
+    for path in read_only {
+        let mount = mounts.iter().rev().find(|mount| mount.path == path);
+        if !mount.is_some_and(|mount| mount.flags.split(',').any(|flag| flag == "ro")) {
+            problems.push(format!("{path} is not read-only"));
+        }
+    }
+    check("mounts", "the sandbox's own, without set-uid programs and devices", problems)
+}
+
+/// Whether something below /proc is covered by this mount: by `/dev/null` or by an empty folder.
+fn covers(path: &str) -> bool {
+    path.starts_with("/proc/")
+}
+
+fn writable(claims: &Claims, inside: &Probe) -> Check {
+    let too_much = inside.writable.iter().filter(|path| !claims.writable.contains(path));
+    let claimed = format!("at most {}", claims.writable.join(" "));
+    let mut found = check("writable", &claimed, too_much.cloned().collect());
+    if found.holds {
+        found.found = inside.writable.join(" ");
+    }
+    found
+}
+
+fn limit(name: &str, most: u64, inside: &Probe) -> Check {
+    let found = inside.limits.get(name).map_or("not found", String::as_str);
+    Check {
+        subject: format!("limit on {name}"),
+        claimed: format!("at most {most}"),
+        found: found.into(),
+        // A hard limit of the host may be lower than what was asked for.
+        holds: found.parse::<u64>().is_ok_and(|found| found <= most),
+    }
+}
+
+/// Whether the guest is in the groups that were made, in as many hierarchies.
+fn membership(claims: &Claims, outside: &Outside) -> Option<Check> {
+    let name = claims.groups.first()?.file_name()?.to_string_lossy().into_owned();
+    let lines = outside.guest_groups.lines().filter(|line| line.ends_with(&format!("/{name}")));
+    let claimed = format!("in {} groups of its own", claims.groups.len());
+    Some(Check::equal("control groups", claimed, format!("in {} groups of its own", lines.count())))
+}
+
+fn group(file: &std::path::Path, claimed: &str, found: &str) -> Check {
+    let number = |text: &str| text.parse::<u64>().ok();
+    // The kernel rounds sizes down to whole pages.
+    let within = number(found).zip(number(claimed)).is_some_and(|(found, most)| found <= most);
+    let subject = file.file_name().unwrap_or_default().to_string_lossy();
+    Check {
+        subject: format!("control group's {subject}"),
+        claimed: claimed.into(),
+        found: found.into(),
+        holds: found == claimed || within,
+    }
+}
+
+#[cfg(test)]
+mod tests;

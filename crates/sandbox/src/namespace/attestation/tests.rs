@@ -1,0 +1,152 @@
+//! Nothing that is less than it is claimed to be passes.
+
+use super::*;
+
+fn claims() -> Claims {
+    Claims {
+        kernel: Kernel::Host,
+        hostname: "job".into(),
+        tool_uid: 1000,
+        uid_map: "0 500000 65536".into(),
+        gid_map: "0 500000 65536".into(),
+        nested_sandboxing: false,
+        landlock: true,
+        writable: vec!["/workspace".into(), "/tmp".into()],
+        limits: BTreeMap::from([("open_files".into(), 64)]),
+        group_settings: vec![("/groups/job/memory.max".into(), "8192".into())],
+        groups: vec!["/groups/p-job".into()],
+    }
+}
+
+fn mount(path: &str, kind: &str, flags: &str) -> MountPoint {
+    MountPoint { path: path.into(), kind: kind.into(), flags: flags.into() }
+}
+
+fn sealed() -> (Probe, Outside) {
+    const NONE: &str = "0000000000000000";
+    let probe = Probe {
+        tool_uid: 1000,
+        tool_ids: "1000 1000 1000 1000 / 1000 1000 1000 1000 /".into(),
+        uid_map: "0 500000 65536".into(),
+        gid_map: "0 500000 65536".into(),
+        capabilities: NONE.into(),
+        other_capabilities: NONE.into(),
+        bounding_set: NONE.into(),
+        no_new_privs: true,
+        seccomp_mode: 2,
+        landlock_abi: 7,
+        landlock_refuses: true,
+        nested_sandboxing: false,
+        namespaces: BTreeMap::from([("net".into(), 11), ("user".into(), 12)]),
+        interfaces: vec!["lo".into()],
+        routes: Vec::new(),
+        connections: BTreeMap::from([("192.0.2.1".into(), "unreachable".into())]),
+        kernel: String::new(),
+        hostname: "job".into(),
+        mounts: 0,
+        mount_list: vec![
+            mount("/", "overlay", "rw,nosuid,nodev"),
+            mount("/tmp", "tmpfs", "rw,nosuid,nodev"),
+            mount("/dev", "tmpfs", "ro,nosuid,noexec"),
+            mount("/dev/null", "devtmpfs", "rw"),
+            mount("/dev/shm", "tmpfs", "rw,nosuid,nodev"),
+            mount("/proc", "proc", "rw,nosuid,nodev,noexec"),
+            mount("/proc/sys", "proc", "ro,nosuid,nodev,noexec"),
+            mount("/proc/keys", "devtmpfs", "rw"),
+        ],
+        writable: vec!["/tmp".into()],
+        limits: BTreeMap::from([("open_files".into(), "64".into())]),
+    };
+    let outside = Outside {
+        namespaces: BTreeMap::from([("net".into(), 1), ("user".into(), 2)]),
+        group_values: vec!["8192".into()],
+        guest_groups: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
+    };
+    (probe, outside)
+}
+
+/// The subjects of what does not hold after a change for the worse.
+fn failing(worsen: impl FnOnce(&mut Probe, &mut Outside)) -> Vec<String> {
+    let (mut probe, mut outside) = sealed();
+    worsen(&mut probe, &mut outside);
+    let checks = examine(&claims(), &probe, &outside);
+    checks.into_iter().filter(|check| !check.holds).map(|check| check.subject).collect()
+}
+
+#[test]
+fn a_sealed_sandbox_passes() {
+    assert_eq!(failing(|_, _| {}), Vec::<String>::new());
+    // The kernel rounds sizes down, and hosts have lower limits of their own.
+    assert_eq!(failing(|_, host| host.group_values = vec!["4096".into()]), Vec::<String>::new());
+    let lower = failing(|probe, _| drop(probe.limits.insert("open_files".into(), "32".into())));
+    assert_eq!(lower, Vec::<String>::new());
+}
+
+#[test]
+fn each_fault_is_found() {
+    type Worsen = fn(&mut Probe, &mut Outside);
+    let faults: [(&str, Worsen); 27] = [
+        ("host name", |probe, _| probe.hostname = "host".into()),
+        ("ids of tools", |probe, _| probe.tool_ids = "0 0 0 0 / 0 0 0 0 /".into()),
+        ("ids of tools", |probe, _| probe.tool_ids.push_str(" 27")),
+        ("user id map", |probe, _| probe.uid_map = "0 0 4294967295".into()),
+        ("group id map", |probe, _| probe.gid_map.clear()),
+        ("effective capabilities", |probe, _| probe.capabilities = "000001ffffffffff".into()),
+        ("effective capabilities", |probe, _| probe.capabilities.clear()),
+        ("other capabilities", |probe, _| probe.other_capabilities = "0000000000000001".into()),
+        ("bounding set", |probe, _| probe.bounding_set = "0000000000000100".into()),
+        ("no_new_privs", |probe, _| probe.no_new_privs = false),
+        ("system-call filter", |probe, _| probe.seccomp_mode = 0),
+        ("new user namespaces", |probe, _| probe.nested_sandboxing = true),
+        ("interfaces", |probe, _| probe.interfaces.push("eth0".into())),
+        ("routes", |probe, _| probe.routes.push("eth0".into())),
+        ("landlock", |probe, _| probe.landlock_refuses = false),
+        ("namespaces", |probe, _| {
+            probe.namespaces.insert("net".into(), 1);
+        }),
+        ("namespaces", |probe, _| {
+            probe.namespaces.remove("user");
+        }),
+        ("addresses outside", |probe, _| {
+            probe.connections.insert("169.254.169.254".into(), "reachable".into());
+        }),
+        ("addresses outside", |probe, _| probe.connections.clear()),
+        ("mounts", |probe, _| probe.mount_list.push(mount("/host", "xfs", "rw,nosuid,nodev"))),
+        ("mounts", |probe, _| probe.mount_list.push(mount("/sys", "sysfs", "ro,nosuid,nodev"))),
+        ("mounts", |probe, _| probe.mount_list[0].flags = "rw,nodev".into()),
+        ("mounts", |probe, _| probe.mount_list[6].flags = "rw,nosuid,nodev".into()),
+        ("writable", |probe, _| probe.writable.push("/etc".into())),
+        ("limit on open_files", |probe, _| {
+            probe.limits.insert("open_files".into(), "unlimited".into());
+        }),
+        ("control groups", |_, host| host.guest_groups = "4:memory:/\n".into()),
+        ("control group's memory.max", |_, host| host.group_values = vec!["max".into()]),
+    ];
+    for (subject, worsen) in faults {
+        assert_eq!(failing(worsen), [subject]);
+    }
+}
+
+#[test]
+fn a_probe_that_says_nothing_passes_nothing() {
+    let (_, outside) = sealed();
+    let checks = examine(&claims(), &Probe::default(), &outside);
+    let holding: Vec<_> = checks.iter().filter(|check| check.holds).map(|c| &*c.subject).collect();
+    // These need no word from inside, or say that nothing bad was found.
+    let expected = [
+        "writable",
+        "new user namespaces",
+        "routes",
+        "control groups",
+        "control group's memory.max",
+    ];
+    assert_eq!(holding, expected);
+}
+
+#[test]
+fn our_own_namespaces_are_known() {
+    let own = own_namespaces();
+    for kind in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
+        assert!(own.contains_key(kind), "{own:?}");
+    }
+}

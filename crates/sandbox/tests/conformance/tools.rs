@@ -1,0 +1,111 @@
+//! What runs inside, and what it can reach.
+
+use bellglass_protocol::step::StepStatus;
+use serde_json::json;
+
+use crate::fixture::{Fixture, call, shell};
+
+pub(crate) async fn the_first_command_speaks(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    let done = shell(&sandbox, 1, "echo out; echo err >&2; pwd; hostname; exit 3").await;
+    let name = &sandbox.report().inside.hostname;
+    assert_eq!(done.stdout, format!("out\n/workspace\n{name}\n"), "{done:?}");
+    assert_eq!(done.stderr, "err\n");
+    assert_eq!((done.result.status, done.result.exit_code), (StepStatus::Failed, Some(3)));
+    sandbox.destroy().await.unwrap();
+}
+
+pub(crate) async fn every_interpreter_runs(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    let python = call(&sandbox, 1, json!({ "tool": "python", "code": "print(6 * 7)" })).await;
+    assert_eq!(python.stdout, "42\n", "{python:?}");
+    let code = "const n: number = 6 * 7;\nconsole.log(n);";
+    let typescript = call(&sandbox, 2, json!({ "tool": "typescript", "code": code })).await;
+    assert_eq!(typescript.stdout, "42\n", "{typescript:?}");
+    sandbox.destroy().await.unwrap();
+}
+
+pub(crate) async fn files_are_written_and_read(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    let write = json!({ "tool": "write_file", "path": "deep/er/file", "content": "one\ntwo\n" });
+    assert_eq!(call(&sandbox, 1, write).await.result.status, StepStatus::Succeeded);
+    let seen =
+        shell(&sandbox, 2, "cat deep/er/file; stat -c %u:%g deep deep/er/file; ls -l /bin").await;
+    assert!(seen.stdout.starts_with("one\ntwo\n1000:1000\n1000:1000\n"), "{seen:?}");
+    assert_eq!(seen.stderr, "");
+    let edit = json!({ "tool": "edit_file", "path": "deep/er/file", "old": "two", "new": "2" });
+    let edited = call(&sandbox, 3, edit).await;
+    assert_eq!(edited.result.status, StepStatus::Succeeded, "{edited:?}");
+    let read = call(&sandbox, 4, json!({ "tool": "read_file", "path": "deep/er/file" })).await;
+    assert!(read.result.text.unwrap().contains("2\n"));
+    let list = call(&sandbox, 5, json!({ "tool": "list_files" })).await;
+    assert!(list.result.text.unwrap().contains("file"));
+    let delete = call(&sandbox, 6, json!({ "tool": "delete_file", "path": "deep/er/file" })).await;
+    assert_eq!(delete.result.status, StepStatus::Succeeded, "{delete:?}");
+    sandbox.destroy().await.unwrap();
+}
+
+pub(crate) async fn file_tools_stay_in_the_workspace(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    let links = "mkdir in; echo fine > in/file; ln -s in/file good; ln -s /etc/passwd absolute; \
+                 ln -s ../etc/passwd climbing; ln -s /etc folder; ln -s in/../../etc sly; \
+                 ln -s ../in/file in/around";
+    shell(&sandbox, 1, links).await;
+    for (n, path) in (2..).zip(["absolute", "climbing", "folder/passwd", "sly/passwd"]) {
+        let read = call(&sandbox, n, json!({ "tool": "read_file", "path": path })).await;
+        let code = read.result.error.map(|error| error.code);
+        assert_eq!(code.as_deref(), Some("outside_workspace"), "{path}");
+    }
+    for (n, path) in (10..).zip(["good", "in/around"]) {
+        let read = call(&sandbox, n, json!({ "tool": "read_file", "path": path })).await;
+        assert!(read.result.text.as_ref().is_some_and(|text| text.contains("fine")), "{read:?}");
+    }
+    let write = json!({ "tool": "write_file", "path": "folder/evil", "content": "x" });
+    assert_eq!(call(&sandbox, 20, write).await.result.status, StepStatus::Failed);
+    sandbox.destroy().await.unwrap();
+}
+
+pub(crate) async fn tools_are_another_user_without_privileges(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    let look = "id -u; grep -E '^Cap(Prm|Eff|Bnd)' /proc/self/status | cut -f2 | sort -u; \
+                kill -9 1 $PPID 2>/dev/null; kill -0 1 2>/dev/null && echo reached; \
+                for fd in /proc/1/fd/* /proc/$PPID/fd/*; do \
+                  [ -w $fd ] && [ -p $fd ] && [ ! $fd -ef /proc/self/fd/1 ] && \
+                  [ ! $fd -ef /proc/self/fd/2 ] && echo \"$fd can be written\"; done; \
+                head -c1 /proc/1/mem >/dev/null 2>&1 && echo read; mount -t tmpfs t /mnt && echo mounted; \
+                unshare -U true && echo unshared; true";
+    let done = shell(&sandbox, 1, look).await;
+    assert_eq!(done.stdout, "1000\n0000000000000000\n", "{done:?}");
+    let inside = &sandbox.report().inside;
+    assert!(inside.no_new_privs);
+    assert_eq!(inside.seccomp_mode, 2);
+    assert_eq!(inside.bounding_set, "0000000000000000");
+    assert_eq!(shell(&sandbox, 2, "echo well").await.stdout, "well\n");
+    sandbox.destroy().await.unwrap();
+}
+
+pub(crate) async fn there_is_no_network_but_loopback(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    assert_eq!(sandbox.report().inside.interfaces, ["lo"]);
+    // Addresses for documentation: nobody is there, but only a network could tell.
+    let code = "import socket\n\
+                s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n\
+                c = socket.create_connection(s.getsockname()); print('loopback')\n\
+                for family, address in ((socket.AF_INET, '192.0.2.1'), (socket.AF_INET6, '2001:db8::1')):\n\
+                \x20   try: socket.socket(family).connect((address, 80)); print('out')\n\
+                \x20   except OSError as error: print(error.errno in (99, 101, 113))";
+    let done = call(&sandbox, 1, json!({ "tool": "python", "code": code })).await;
+    assert_eq!(done.stdout, "loopback\nTrue\nTrue\n", "{done:?}");
+    sandbox.destroy().await.unwrap();
+}
+
+pub(crate) async fn the_report_tells_the_level(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    let report = sandbox.report();
+    assert_eq!(report.backend, fixture.backend.name());
+    assert_eq!(report.isolation, fixture.backend.level());
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let is_the_hosts = report.inside.kernel == release.trim();
+    assert_eq!(is_the_hosts, report.backend == "namespace", "{}", report.inside.kernel);
+    sandbox.destroy().await.unwrap();
+}

@@ -1,0 +1,290 @@
+//! Jobs whose guest is malicious: each fails alone and says why, and the worker goes on with the next.
+
+#[path = "../../../sandbox/tests/hostile_guest/fake.rs"]
+mod fake;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bellglass_agent::model::catalogue::{Catalogue, CatalogueSettings};
+use bellglass_protocol::id::WorkerId;
+use bellglass_protocol::job::{IsolationLevel, JobSpec, Limits};
+use bellglass_protocol::model_offer::ModelOffer;
+use bellglass_protocol::request::{JobRequest, Offer};
+use bellglass_protocol::step::OutputStream;
+use bellglass_protocol::view::{JobStatus, JobView};
+use bellglass_protocol::wire::{DATA_CHUNK, Entry, EntryKind, Frame, Reply, Request};
+use bellglass_sandbox::Backends;
+use bellglass_sandbox::egress::{EgressSettings, Secret};
+use bellglass_store::artifacts::Artifacts;
+use bellglass_store::{SqliteStore, Store};
+use bellglass_worker::{ImageSource, LiveSandboxes, NetworkSource, Worker, WorkerSettings};
+use bytes::Bytes;
+use futures::SinkExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use fake::{Exchange, FakeBackend, Guest, behave, greeting, guest, own_memory, say, success};
+
+struct Nowhere;
+
+#[async_trait]
+impl ImageSource for Nowhere {
+    async fn rootfs(&self, _: &str) -> Option<PathBuf> {
+        Some("/nowhere".into())
+    }
+}
+
+#[async_trait]
+impl NetworkSource for Nowhere {
+    async fn settings(&self) -> Arc<EgressSettings> {
+        Arc::default()
+    }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        watch::channel(()).1
+    }
+
+    fn secret(&self, _: &str) -> Option<Arc<Secret>> {
+        None
+    }
+}
+
+fn spec(limits: serde_json::Value) -> JobSpec {
+    let job = serde_json::json!({
+        "steps": [{ "tool": "shell", "command": "true" }],
+        "limits": limits,
+    });
+    let offer = Offer {
+        defaults: Limits::default(),
+        maxima: Limits::default(),
+        default_image: "base".into(),
+        isolation: IsolationLevel::Namespace,
+        models: ModelOffer::default(),
+        budget: Default::default(),
+        secrets: Default::default(),
+    };
+    JobRequest::from_json(job.to_string().as_bytes()).unwrap().into_spec(&offer).unwrap()
+}
+
+/// Runs one job with such a guest and then one with a guest that behaves. Returns the first, once
+/// the second has come to its good end.
+async fn job_with(hostile: Guest, limits: serde_json::Value) -> JobView {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(SqliteStore::open(&folder.path().join("jobs.db")).await.unwrap());
+    let artifacts = Arc::new(Artifacts::local(&folder.path().join("artifacts")).unwrap());
+    let settings = WorkerSettings {
+        name: WorkerId::new("worker"),
+        slots: 1,
+        lease: Duration::from_secs(60),
+        spools: folder.path().join("spools"),
+        orphaned_after: Duration::from_secs(60),
+        sweep_every: Duration::from_secs(60),
+        models: Arc::new(Catalogue::new(CatalogueSettings::default()).unwrap()),
+    };
+    let backend = FakeBackend::new(vec![hostile, greeting(behave)]);
+    let backends = Arc::new(Backends::new(Arc::new(backend), "there is none"));
+    let (images, network) = (Arc::new(Nowhere), Arc::new(Nowhere));
+    let live = LiveSandboxes::default();
+    let worker = Worker::new(settings, store.clone(), artifacts, backends, images, network, live);
+    let first = store.schedule(spec(limits)).await.unwrap();
+    let second = store.schedule(spec(serde_json::json!({}))).await.unwrap();
+    let shutdown = CancellationToken::new();
+    let mut changes = store.changes();
+    let working = tokio::spawn(worker.run(shutdown.clone()));
+    // The second is claimed when the first is over, since there is one slot.
+    while !store.job(second).await.unwrap().status.is_terminal() {
+        changes.recv().await.unwrap();
+    }
+    assert_eq!(store.job(second).await.unwrap().status, JobStatus::Completed);
+    shutdown.cancel();
+    working.await.unwrap().unwrap();
+    store.job(first).await.unwrap()
+}
+
+fn assert_failed(job: &JobView, code: &str, message: &str) {
+    let error = job.error.as_ref().unwrap_or_else(|| panic!("no error in {job:#?}"));
+    assert_eq!((job.status, error.code.as_str()), (JobStatus::Failed, code), "{error:?}");
+    assert!(error.message.contains(message), "{error:?}");
+    assert!(error.message.len() < 4096, "{error:?}");
+}
+
+/// A guest whose answer to a call is these bytes.
+fn answering_calls_with(bytes: &'static [u8]) -> Guest {
+    greeting(move |request, exchange: Exchange| async move {
+        match request {
+            Request::Call { .. } => {
+                let mut stream = exchange.into_inner();
+                let _ = stream.write_all(bytes).await;
+                let _ = stream.shutdown().await;
+            }
+            request => behave(request, exchange).await,
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_job_whose_guest_speaks_garbage() {
+    let garbage = guest(|mut wire| async move {
+        let _ = wire.write_all(&[0xfe; 4096]).await;
+    });
+    let job = job_with(garbage, serde_json::json!({})).await;
+    assert_failed(&job, "sandbox_failed", "the guest could not be reached");
+}
+
+#[tokio::test]
+async fn a_job_whose_guest_breaks_the_protocol() {
+    for (bytes, message) in [
+        (&[9, 0, 0, 0, 0][..], "unknown kind 9"),
+        (&[0, 0xff, 0xff, 0xff, 0xff][..], "larger"),
+        (b"\0\0\0\0\x02{}", "cannot be read"),
+        (b"\0\0\0\0\x0e{\"reply\":\"ok\"}", "came where"),
+        (b"", "early"),
+    ] {
+        let job = job_with(answering_calls_with(bytes), serde_json::json!({})).await;
+        assert_failed(&job, "sandbox_lost", message);
+    }
+}
+
+#[tokio::test]
+async fn a_job_whose_guest_lies_about_its_result() {
+    // Texts without end, numbers that cannot be, and a step that claims to be running still.
+    let lying = greeting(|request, mut exchange: Exchange| async move {
+        match request {
+            Request::Call { .. } => {
+                let mut result = success();
+                result.status = bellglass_protocol::step::StepStatus::Running;
+                result.text = Some("x".repeat(900_000));
+                result.exit_code = Some(i32::MIN);
+                result.signal = Some(i32::MAX);
+                result.duration_ms = u64::MAX;
+                result.output_bytes = u64::MAX;
+                let _ = say(&mut exchange, &Reply::Done { result }).await;
+            }
+            request => behave(request, exchange).await,
+        }
+    });
+    let job = job_with(lying, serde_json::json!({})).await;
+    // The step has failed; whether the job goes on after one that has is up to the job.
+    assert_eq!(job.failed_steps, [1], "{job:#?}");
+    assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+    assert!(job.steps[0].output.len() <= 66 << 10);
+}
+
+#[tokio::test]
+async fn a_job_whose_guest_floods_its_output() {
+    let loud = greeting(|request, mut exchange: Exchange| async move {
+        match request {
+            Request::Call { .. } => {
+                let piece = Bytes::from(vec![b'x'; DATA_CHUNK]);
+                for _ in 0..1024 {
+                    let frame = Frame::Output(OutputStream::Stderr, piece.clone());
+                    if exchange.send(frame).await.is_err() {
+                        return;
+                    }
+                }
+                let _ = say(&mut exchange, &Reply::Done { result: success() }).await;
+                use futures::StreamExt as _;
+                while exchange.next().await.is_some() {}
+            }
+            request => behave(request, exchange).await,
+        }
+    });
+    let before = own_memory();
+    let job = job_with(loud, serde_json::json!({ "output": "1 MiB" })).await;
+    assert!(own_memory() < before + (48 << 20));
+    assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+    assert!(job.steps[0].stderr.len() <= 66 << 10);
+}
+
+/// Packing: what the guest says about the workspace never ends, and leads everywhere.
+fn packing<F>(send: impl Fn(Exchange) -> F + Send + Sync + Clone + 'static) -> Guest
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    greeting(move |request, exchange: Exchange| {
+        let send = send.clone();
+        async move {
+            match request {
+                Request::Pack => send(exchange).await,
+                request => behave(request, exchange).await,
+            }
+        }
+    })
+}
+
+fn entry(path: &str, kind: EntryKind) -> Frame {
+    let modified = i64::MIN;
+    let entry = Entry { path: path.into(), kind, mode: u32::MAX, bytes: u64::MAX, modified };
+    Frame::message(&Reply::Entry { entry })
+}
+
+#[tokio::test]
+async fn a_job_whose_workspace_has_no_end() {
+    let pieces: [fn() -> Frame; 2] = [
+        || Frame::Data(Bytes::from(vec![0; DATA_CHUNK])),
+        || entry(&"../".repeat(100_000), EntryKind::Folder),
+    ];
+    for piece in pieces {
+        let endless = packing(move |mut exchange| async move {
+            let _ = exchange.send(entry("file", EntryKind::File)).await;
+            while exchange.send(piece()).await.is_ok() {}
+        });
+        let before = own_memory();
+        let job = job_with(endless, serde_json::json!({ "disk": "1 MiB" })).await;
+        assert!(own_memory() < before + (160 << 20));
+        assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+        let result = job.result.unwrap();
+        assert!(result.skipped.last().unwrap().contains("and all after it"), "{result:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_whose_workspace_makes_no_sense() {
+    let link = |target: &str| EntryKind::Symlink { target: target.into() };
+    let nonsense = packing(move |mut exchange| async move {
+        let frames = [
+            Frame::Data(Bytes::from_static(b"of no file")),
+            Frame::message(&Reply::EntryEnd { error: Some("\u{1b}[2J".repeat(10_000)) }),
+            entry("../../etc/passwd", EntryKind::File),
+            Frame::Data(Bytes::from_static(b"evil")),
+            entry("/etc/passwd", EntryKind::File),
+            entry("a", link("/etc")),
+            entry("a/passwd", EntryKind::File),
+            entry("A/passwd", EntryKind::File),
+            entry("good", EntryKind::File),
+            Frame::Data(Bytes::from_static(b"good")),
+            entry("good", link("/etc/passwd")),
+            entry("good", EntryKind::File),
+            entry("", EntryKind::Folder),
+            entry("nul\0byte", EntryKind::File),
+            entry("device", EntryKind::Other),
+            entry("long", link(&"x".repeat(900_000))),
+            entry(&"deep/".repeat(3000), EntryKind::Folder),
+            Frame::message(&Reply::EntryEnd { error: None }),
+            Frame::message(&Reply::EntryEnd { error: None }),
+            Frame::message(&Reply::End),
+        ];
+        for frame in frames {
+            let _ = exchange.send(frame).await;
+        }
+    });
+    let job = job_with(nonsense, serde_json::json!({})).await;
+    assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+    let result = job.result.unwrap();
+    // The link, the good file, the one whose name was mended, and the long link.
+    assert!((3..=4).contains(&result.entries), "{result:?}");
+    assert!(result.skipped.iter().all(|why| !why.contains('\u{1b}') && why.len() < 1000));
+}
+
+#[tokio::test]
+async fn a_job_whose_guest_breaks_off_while_packing() {
+    let breaking = packing(|mut exchange| async move {
+        let _ = exchange.send(entry("file", EntryKind::File)).await;
+    });
+    let job = job_with(breaking, serde_json::json!({})).await;
+    assert_failed(&job, "result_not_stored", "the workspace could not be read");
+}
