@@ -17,12 +17,13 @@ use bellglass_protocol::network::HostRule;
 use bellglass_protocol::quantity::{ByteSize, Seconds};
 use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
+use bellglass_sandbox::pool::PoolSize;
 use bellglass_server::{Secret, ServerSettings};
 use serde::Deserialize;
 
 use crate::cli;
 use crate::host_network::{HostNetwork, NetworkConfig};
-use crate::installation::SandboxSettings;
+use crate::installation::{SandboxSettings, WarmSettings};
 use crate::model_config::{self, ModelEnvironment, ModelSection};
 use crate::secret_config::SecretSection;
 
@@ -34,12 +35,12 @@ pub(crate) struct ConfigFile {
     pub(crate) images: Option<PathBuf>,
     pub(crate) server: ServerSection,
     pub(crate) worker: WorkerSection,
+    pub(crate) sandbox: SandboxSection,
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
     /// What a task may spend when it does not say.
     pub(crate) budget: Budget,
     pub(crate) network: NetworkSection,
-    pub(crate) sandbox: SandboxSection,
     pub(crate) secrets: BTreeMap<String, SecretSection>,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
@@ -85,6 +86,20 @@ impl Default for WorkerSection {
     }
 }
 
+/// Sandboxes that are made ahead of their jobs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WarmSection {
+    pub(crate) min: usize,
+    pub(crate) max: usize,
+}
+
+impl Default for WarmSection {
+    fn default() -> Self {
+        Self { min: 1, max: 4 }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ImageSection {
@@ -114,11 +129,13 @@ pub(crate) struct SandboxSection {
     pub(crate) isolation: IsolationLevel,
     /// gVisor's executable: a path, or a name that is looked for in PATH.
     pub(crate) runsc: PathBuf,
+    pub(crate) warm: WarmSection,
 }
 
 impl Default for SandboxSection {
     fn default() -> Self {
-        Self { isolation: IsolationLevel::default(), runsc: "runsc".into() }
+        let warm = WarmSection::default();
+        Self { isolation: IsolationLevel::default(), runsc: "runsc".into(), warm }
     }
 }
 
@@ -288,8 +305,9 @@ impl Config {
     }
 
     pub(crate) fn sandboxes(&self) -> SandboxSettings {
-        let SandboxSection { isolation, runsc } = &self.file.sandbox;
-        SandboxSettings { isolation: *isolation, runsc: self.environment.program(runsc) }
+        let SandboxSection { isolation, runsc, .. } = &self.file.sandbox;
+        let runsc = self.environment.program(runsc);
+        SandboxSettings { isolation: *isolation, runsc, warm: None }
     }
 
     fn data_home(&self) -> anyhow::Result<&Path> {
@@ -337,6 +355,16 @@ impl Config {
             Some(0) => bail!("`slots` must be at least 1"),
             Some(slots) => Ok(slots.min(10_000)),
             None => Ok(2 * cores()),
+        }
+    }
+
+    /// How many sandboxes are kept ready.
+    pub(crate) fn warm(&self, flag: Option<usize>) -> WarmSettings {
+        let WarmSection { min, max } = self.file.sandbox.warm;
+        WarmSettings {
+            size: PoolSize { min, max: flag.unwrap_or(max).min(1000) },
+            image: self.file.image.default.clone(),
+            limits: self.file.limits,
         }
     }
 
@@ -489,7 +517,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url fallback wire idle_time context_tokens reasoning prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc memory disk processes cpus open_files time step_time output total_output";
+                   default base_url fallback wire idle_time context_tokens reasoning prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -503,6 +531,7 @@ mod tests {
             "[network]\n",
             "[budget]\n",
             "[sandbox]\n",
+            "[sandbox.warm]\n",
             "[secrets.x]\nhosts = []\n",
             "[limits]\n",
             "[max_limits]\n",
@@ -518,6 +547,7 @@ mod tests {
                     "network",
                     "budget",
                     "sandbox",
+                    "warm",
                     "secrets",
                     "limits",
                     "max_limits",

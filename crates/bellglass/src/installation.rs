@@ -9,9 +9,13 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use bellglass_agent::model::catalogue::Catalogue;
 use bellglass_protocol::id::WorkerId;
-use bellglass_protocol::job::IsolationLevel;
+use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_sandbox::image::ImageStore;
-use bellglass_sandbox::{BackendError, Backends, GvisorBackend, NamespaceBackend};
+use bellglass_sandbox::pool::PoolSize;
+use bellglass_sandbox::{
+    Backend, BackendError, Backends, GvisorBackend, NamespaceBackend, SandboxName, SandboxOrder,
+    WarmPool,
+};
 use bellglass_server::{Images, Isolation};
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{SqliteStore, Store};
@@ -26,6 +30,8 @@ pub(crate) struct Installation {
     pub(crate) live: LiveSandboxes,
     pub(crate) models: Arc<Catalogue>,
     pub(crate) network: Arc<HostNetwork>,
+    /// Keeps sandboxes ready, if any are to be.
+    pool: Option<Arc<WarmPool>>,
     data: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
     orphaned_after: Duration,
@@ -52,15 +58,17 @@ impl Installation {
         let store = store.with_context(|| format!("cannot open {}", database.display()))?;
         let artifacts =
             Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
-        let backends = backends(data, sandboxes)
+        let images = Arc::new(BuiltImages(ImageStore::new(images.to_path_buf())));
+        let (backends, pool) = backends(data, sandboxes, &images)
             .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;
         Ok(Self {
             store: Arc::new(store),
             artifacts: Arc::new(artifacts),
             backends: Arc::new(backends),
-            images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
+            images,
             live: LiveSandboxes::default(),
             models: Arc::new(models),
+            pool,
             network: Arc::new(network),
             data: data.to_path_buf(),
             orphaned_after: ORPHANED_AFTER,
@@ -70,6 +78,13 @@ impl Installation {
     /// For a process that nobody starts again: its sandboxes end soon after it.
     pub(crate) fn without_successor(self) -> Self {
         Self { orphaned_after: Duration::from_secs(30), ..self }
+    }
+
+    /// Ends the sandboxes that belong to no job.
+    pub(crate) async fn end_warm_sandboxes(&self) {
+        if let Some(pool) = &self.pool {
+            pool.close().await;
+        }
     }
 
     pub(crate) fn worker(&self, slots: usize, lease: Duration, sweep_every: Duration) -> Worker {
@@ -103,18 +118,56 @@ pub(crate) struct SandboxSettings {
     pub(crate) isolation: IsolationLevel,
     /// gVisor's executable, wherever it may be.
     pub(crate) runsc: PathBuf,
+    /// Which sandboxes are kept ready, if any.
+    pub(crate) warm: Option<WarmSettings>,
+}
+
+/// Sandboxes that are made ahead of their jobs. They get these limits at first.
+#[derive(Clone, Debug)]
+pub(crate) struct WarmSettings {
+    pub(crate) size: PoolSize,
+    pub(crate) image: String,
+    pub(crate) limits: Limits,
 }
 
 /// What to do where gVisor does not work.
 pub(crate) const GVISOR_REMEDY: &str = "install the Debian package runsc (on Debian 12 from \
     bookworm-backports), or say where it is with `runsc` under [sandbox]; `bellglass doctor` tries it";
 
-fn backends(data: &Path, settings: &SandboxSettings) -> Result<Backends, BackendError> {
-    let namespace = NamespaceBackend::new(data.join("sandboxes"))?;
+fn backends(
+    data: &Path,
+    settings: &SandboxSettings,
+    images: &Arc<BuiltImages>,
+) -> Result<(Backends, Option<Arc<WarmPool>>), BackendError> {
+    let namespace: Arc<dyn Backend> = Arc::new(NamespaceBackend::new(data.join("sandboxes"))?);
     let gvisor = GvisorBackend::new(data.join("gvisor-sandboxes"), &settings.runsc)?;
-    Ok(Backends::new(Arc::new(namespace), "`bellglass doctor` says what is missing")
+    // Where every job is to have more than this level, nobody would take them.
+    let warm = settings.warm.as_ref();
+    let warm = warm.filter(|warm| warm.size.max > 0 && settings.isolation == namespace.level());
+    let pool = warm.map(|warm| Arc::new(keep_ready(namespace.clone(), warm, images)));
+    let namespace = pool.clone().map_or(namespace, |pool| pool);
+    let backends = Backends::new(namespace, "`bellglass doctor` says what is missing")
         .with(Arc::new(gvisor), GVISOR_REMEDY)
-        .preferring(settings.isolation))
+        .preferring(settings.isolation);
+    Ok((backends, pool))
+}
+
+fn keep_ready(
+    backend: Arc<dyn Backend>,
+    settings: &WarmSettings,
+    images: &Arc<BuiltImages>,
+) -> WarmPool {
+    let (images, image, limits) = (images.clone(), settings.image.clone(), settings.limits);
+    let template = move || {
+        Some(SandboxOrder {
+            name: SandboxName::throwaway(),
+            rootfs: images.0.rootfs(&image)?,
+            limits,
+            nested_sandboxing: false,
+            orphaned_after: None,
+        })
+    };
+    WarmPool::open(backend, settings.size, Box::new(template))
 }
 
 #[async_trait]

@@ -7,6 +7,7 @@ use bellglass_agent::model::catalogue::Line;
 use bellglass_agent::{Mind, Playbook, TaskMind, drive};
 use bellglass_protocol::event::{EventBody, JobError};
 use bellglass_protocol::job::{JobSpec, Work};
+use bellglass_protocol::report::Start;
 use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::Encoding;
 use bellglass_protocol::view::JobView;
@@ -145,7 +146,12 @@ async fn open_sandbox(
     let started = Instant::now();
     match Sandbox::start(&*backend, &order, &spec.image).await {
         Ok(sandbox) => {
-            metrics::histogram!("bellglass_sandbox_start_seconds").record(started.elapsed());
+            let kind = match sandbox.report().start {
+                Start::Cold => "cold",
+                Start::Warm => "warm",
+            };
+            metrics::histogram!("bellglass_sandbox_start_seconds", "start" => kind)
+                .record(started.elapsed());
             let report = Box::new(sandbox.report().clone());
             if let Err(error) = log.append(vec![EventBody::SandboxReady { report }]).await {
                 let _ = sandbox.destroy().await;

@@ -20,6 +20,7 @@ mod network_changes;
 mod output;
 mod packages;
 mod plain_user;
+mod pool;
 mod queue;
 mod result;
 mod run_ends;
