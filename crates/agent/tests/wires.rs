@@ -27,7 +27,7 @@ async fn model(server: &Scripted, wire: Wire) -> Arc<dyn Model> {
         prices: BTreeMap::from([("local/".into(), price)]),
         ..CatalogueSettings::default()
     };
-    Catalogue::new(settings).unwrap().line("local/default").await.unwrap().remove(0)
+    Catalogue::new(settings).unwrap().line("local/default", "job").await.unwrap().remove(0)
 }
 
 fn request(messages: Vec<Message>) -> Request {
@@ -230,7 +230,7 @@ async fn a_server_that_is_not_there_is_said_to_be_so() {
         ..CatalogueSettings::default()
     };
     drop(server);
-    let model = Catalogue::new(settings).unwrap().line("local/x").await.unwrap().remove(0);
+    let model = Catalogue::new(settings).unwrap().line("local/x", "job").await.unwrap().remove(0);
     let error = model.ask(&request(vec![Message::User("Hello".into())])).await.unwrap_err();
     assert_eq!(error.code(), "model_not_reached", "{error}");
 }

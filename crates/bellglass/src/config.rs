@@ -261,8 +261,8 @@ impl Config {
     }
 
     /// The models that tasks can have.
-    pub(crate) fn models(&self) -> anyhow::Result<Catalogue> {
-        model_config::catalogue(&self.file.model, &self.environment.models)
+    pub(crate) fn models(&self, data: &Path) -> anyhow::Result<Catalogue> {
+        model_config::catalogue(&self.file.model, &self.environment.models, data)
     }
 
     pub(crate) fn data(&self, flag: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
@@ -517,7 +517,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url fallback wire idle_time context_tokens reasoning prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
+                   default base_url fallback wire idle_time context_tokens reasoning recordings record prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }

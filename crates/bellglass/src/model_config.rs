@@ -1,10 +1,11 @@
 //! Which models there are, put together from the configuration and the keys in the environment.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use bellglass_agent::model::Secret;
 use bellglass_agent::model::catalogue::{
-    Catalogue, CatalogueSettings, Effort, FIRST, Price, ProviderSettings,
+    Catalogue, CatalogueSettings, Effort, FIRST, Price, ProviderSettings, Recording,
 };
 use bellglass_protocol::model::Wire;
 use bellglass_protocol::quantity::Seconds;
@@ -26,6 +27,10 @@ pub(crate) struct ModelSection {
     idle_time: Option<Seconds>,
     context_tokens: Option<u64>,
     reasoning: Option<Effort>,
+    /// Where recordings are, for `replay/NAME`; below the data folder by default.
+    recordings: Option<PathBuf>,
+    /// Whether all that models are asked and answer is recorded.
+    record: bool,
     prices: BTreeMap<String, Price>,
 }
 
@@ -39,6 +44,10 @@ pub(crate) struct ModelEnvironment {
     local_key: Option<Secret>,
     /// `BELLGLASS_MODEL`
     default: Option<String>,
+    /// `BELLGLASS_RECORDINGS`
+    recordings: Option<PathBuf>,
+    /// `BELLGLASS_RECORD`
+    record: bool,
 }
 
 impl ModelEnvironment {
@@ -53,6 +62,8 @@ impl ModelEnvironment {
             anthropic_base_url: text("ANTHROPIC_BASE_URL"),
             local_key: key("BELLGLASS_MODEL_KEY"),
             default: text("BELLGLASS_MODEL"),
+            recordings: text("BELLGLASS_RECORDINGS").map(PathBuf::from),
+            record: text("BELLGLASS_RECORD").is_some_and(|value| value != "0"),
         }
     }
 }
@@ -65,6 +76,7 @@ const ANTHROPIC_MODEL: &str = "anthropic/claude-sonnet-4-5";
 pub(crate) fn catalogue(
     section: &ModelSection,
     environment: &ModelEnvironment,
+    data: &Path,
 ) -> anyhow::Result<Catalogue> {
     let mut providers = BTreeMap::new();
     let mut first = Vec::new();
@@ -98,12 +110,18 @@ pub(crate) fn catalogue(
     for name in named.iter().chain(&section.fallback) {
         let provider = name.split_once('/').map_or("", |(provider, _)| provider);
         anyhow::ensure!(
-            providers.contains_key(provider),
+            provider == "replay" || providers.contains_key(provider),
             "the model `{name}` cannot be used: write it as openai/NAME with OPENAI_API_KEY set, \
              anthropic/NAME with ANTHROPIC_API_KEY set, or local/NAME with `base_url` under [model]"
         );
     }
+    let recordings = environment.recordings.as_ref().or(section.recordings.as_ref()).cloned();
     let settings = CatalogueSettings {
+        recordings: Some(recordings.unwrap_or_else(|| data.join("recordings"))),
+        record: match environment.record || section.record {
+            true => Recording::On,
+            false => Recording::Off,
+        },
         providers,
         default: named.or_else(|| first.into_iter().next()),
         fallback: section.fallback.clone(),
@@ -130,7 +148,8 @@ mod tests {
         environment: ModelEnvironment,
     ) -> Result<Option<String>, String> {
         let section: ModelSection = toml::from_str(section).unwrap();
-        let catalogue = catalogue(&section, &environment).map_err(|error| error.to_string())?;
+        let catalogue =
+            catalogue(&section, &environment, Path::new("x")).map_err(|error| error.to_string())?;
         Ok(catalogue.offer().default)
     }
 

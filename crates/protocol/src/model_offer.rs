@@ -13,12 +13,30 @@ pub struct ModelOffer {
     pub priced: Vec<String>,
 }
 
+/// Before the name of a recording that is played again in place of a model.
+pub const REPLAY: &str = "replay/";
+
+/// Whether a text can be the name of a recording: it becomes part of a path.
+fn is_recording_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=100).contains(&name.len()) && !name.starts_with('.') && name.chars().all(fits)
+}
+
 impl ModelOffer {
     /// The whole name of the model that a task gets.
     pub(crate) fn choose(&self, wanted: Option<String>) -> Result<String, RequestError> {
         let Some(wanted) = wanted else {
             return self.default.clone().ok_or(RequestError::NoModel);
         };
+        if let Some(recording) = wanted.strip_prefix(REPLAY) {
+            return match is_recording_name(recording) {
+                true => Ok(wanted),
+                false => Err(invalid(
+                    "model",
+                    "must be replay/NAME, with a name of letters, digits, `-`, `_` and `.`",
+                )),
+            };
+        }
         let known = |provider: &str| self.providers.iter().any(|known| known == provider);
         let problem = match wanted.split_once('/') {
             Some((provider, name)) if known(provider) && !name.trim().is_empty() => {
@@ -65,6 +83,9 @@ mod tests {
             (Some("local/a/b"), Ok("local/a/b")),
             (Some("openai/ "), Err("OPENAI_API_KEY")),
             (Some("anthropic/claude"), Err("ANTHROPIC_API_KEY")),
+            (Some("replay/todo-app"), Ok("replay/todo-app")),
+            (Some("replay/../x"), Err("replay/NAME")),
+            (Some("replay/.x"), Err("replay/NAME")),
             (Some("gpt-x"), Err("one of local/NAME, openai/NAME")),
         ] {
             match (offer.choose(wanted.map(Into::into)), chosen) {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use bellglass_agent::model::catalogue::Line;
 use bellglass_agent::{Mind, Playbook, TaskMind, drive};
 use bellglass_protocol::event::{EventBody, JobError};
+use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{JobSpec, Work};
 use bellglass_protocol::report::Start;
 use bellglass_protocol::step::{StepStatus, decode_base64};
@@ -244,7 +245,7 @@ async fn run_to_the_end(
         Work::Steps(steps) => (Box::new(Playbook::new(steps.clone(), spec.on_error)), Line::new()),
         Work::Task(_) => {
             let opened = tokio::select! {
-                opened = open_models(shared, spec) => opened,
+                opened = open_models(shared, spec, log.job) => opened,
                 reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
             };
             match opened {
@@ -278,9 +279,9 @@ async fn run_to_the_end(
 }
 
 /// The models of a task, and how much all of them can read.
-async fn open_models(shared: &Shared, spec: &JobSpec) -> Result<(u64, Line), JobError> {
+async fn open_models(shared: &Shared, spec: &JobSpec, job: JobId) -> Result<(u64, Line), JobError> {
     let name = spec.model.as_deref().unwrap_or_default();
-    let models = shared.models.line(name).await.map_err(|error| JobError {
+    let models = shared.models.line(name, &job.to_string()).await.map_err(|error| JobError {
         code: error.code().into(),
         message: format!("the model {name} cannot be used: {error}"),
     })?;

@@ -2,17 +2,20 @@
 //! model. Built once from the configuration; opens a model by its name.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
-use bellglass_protocol::model_offer::ModelOffer;
+use bellglass_protocol::model_offer::{ModelOffer, REPLAY};
 use serde::Deserialize;
 
 use super::chat::ChatModel;
 use super::http::{Endpoint, KeyHeader};
 use super::messages::MessagesModel;
 pub use super::prices::Price;
+use super::recorder::{Recorded, Recorder};
+use super::replay::Replay;
 use super::responses::ResponsesModel;
 use super::{Model, ModelError, Secret, prices};
 
@@ -30,8 +33,20 @@ pub struct CatalogueSettings {
     /// How many tokens a model reads at the most, where it is not known here.
     pub context_tokens: Option<u64>,
     pub reasoning: Option<Effort>,
+    /// Where recordings are, which tasks play again as `replay/NAME`.
+    pub recordings: Option<PathBuf>,
+    /// Whether what is asked and answered is recorded there, by the task's job.
+    pub record: Recording,
     /// By how a model's whole name begins.
     pub prices: BTreeMap<String, Price>,
+}
+
+/// Whether exchanges with models are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recording {
+    #[default]
+    Off,
+    On,
 }
 
 #[derive(Clone, Debug)]
@@ -104,17 +119,35 @@ impl Catalogue {
         ModelOffer {
             default: settings.default.clone(),
             providers: settings.providers.keys().cloned().collect(),
-            priced: settings.prices.keys().cloned().chain(known).collect(),
+            // A recording knows what it cost.
+            priced: settings.prices.keys().cloned().chain(known).chain([REPLAY.into()]).collect(),
         }
     }
 
-    /// The model of a task and, where there is one, the fallback.
-    pub async fn line(&self, name: &str) -> Result<Line, ModelError> {
+    /// The model of a task and, where there is one, the fallback. `job` is the name of its recording.
+    pub async fn line(&self, name: &str, job: &str) -> Result<Line, ModelError> {
+        let recordings = self.settings.recordings.as_deref();
+        if let Some(recording) = name.strip_prefix(REPLAY) {
+            let none = || ModelError::Refused {
+                status: 0,
+                message: "there is no folder of recordings".into(),
+            };
+            let path = recordings.ok_or_else(none)?.join(format!("{recording}.jsonl"));
+            return Ok(vec![Arc::new(Replay::open(name, &path).await?)]);
+        }
         let mut line = vec![self.open(name).await?];
         if let Some(fallback) = &self.settings.fallback
             && fallback != name
         {
             line.push(self.open(fallback).await?);
+        }
+        if let (Recording::On, Some(folder)) = (self.settings.record, recordings) {
+            let _ = tokio::fs::create_dir_all(folder).await;
+            let recorder = Recorder::new(folder.join(format!("{job}.jsonl")));
+            let recorded = |model| -> Arc<dyn Model> {
+                Arc::new(Recorded { model, recorder: recorder.clone() })
+            };
+            line = line.into_iter().map(recorded).collect();
         }
         Ok(line)
     }

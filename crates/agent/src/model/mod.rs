@@ -8,6 +8,9 @@ mod chat;
 mod http;
 mod messages;
 mod prices;
+mod recorder;
+mod recording;
+mod replay;
 mod responses;
 pub mod retry;
 mod secret;
@@ -102,6 +105,8 @@ pub enum ModelError {
     KeyRefused { status: u16, message: String },
     #[error("the model server refused the request (status {status}): {message}")]
     Refused { status: u16, message: String },
+    #[error("the conversation is not the recorded one: {0}")]
+    Diverged(String),
 }
 
 impl ModelError {
@@ -117,6 +122,7 @@ impl ModelError {
             Self::ContextTooLong(_) => "context_too_long",
             Self::KeyRefused { .. } => "model_key_refused",
             Self::Refused { .. } => "model_refused",
+            Self::Diverged(_) => "replay_diverged",
         }
     }
 
@@ -129,7 +135,10 @@ impl ModelError {
             | Self::Cut(_)
             | Self::Idle(_)
             | Self::Nonsense(_) => true,
-            Self::ContextTooLong(_) | Self::KeyRefused { .. } | Self::Refused { .. } => false,
+            Self::ContextTooLong(_)
+            | Self::KeyRefused { .. }
+            | Self::Refused { .. }
+            | Self::Diverged(_) => false,
         }
     }
 

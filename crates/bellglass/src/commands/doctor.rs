@@ -90,7 +90,7 @@ async fn gvisor(config: &Config) -> anyhow::Result<Finding> {
 fn model(config: &Config) -> Finding {
     const SUBJECT: &str = "model";
     let fix = "correct the model's name, or give its provider a key";
-    match config.models() {
+    match config.data(None).and_then(|data| config.models(&data)) {
         Ok(models) => {
             if let Some(name) = models.offer().default {
                 return Finding::good(

@@ -45,7 +45,7 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     // A data folder for this job alone: a server may be using the usual one.
     let data = tempfile::Builder::new().prefix("bellglass-run-").tempdir()?;
     let (images, network) = (config.images(&flags.images)?, config.network()?);
-    let (models, sandboxes) = (config.models()?, config.sandboxes());
+    let (models, sandboxes) = (config.models(&config.data(None)?)?, config.sandboxes());
     let installation =
         Installation::open(data.path(), &images, network, models, &sandboxes).await?;
     let installation = installation.without_successor();

@@ -36,7 +36,7 @@ pub(super) async fn serve(
     })?;
     let address = listener.local_addr()?;
     let sandboxes = SandboxSettings { warm: Some(config.warm(flags.warm)), ..config.sandboxes() };
-    let (network, models) = (config.network()?, config.models()?);
+    let (network, models) = (config.network()?, config.models(&data)?);
     let installation = Installation::open(&data, &images, network, models, &sandboxes).await?;
     // Before anything is counted.
     let other_metrics = crate::telemetry::count()?;

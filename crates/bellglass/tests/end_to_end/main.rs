@@ -22,6 +22,7 @@ mod packages;
 mod plain_user;
 mod pool;
 mod queue;
+mod recordings;
 mod result;
 mod run_ends;
 #[path = "../../../agent/tests/scripted/mod.rs"]
