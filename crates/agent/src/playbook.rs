@@ -78,9 +78,7 @@ mod tests {
     fn shell(command: &str) -> ToolCall {
         ToolCall::Shell(bellglass_protocol::tool::Shell {
             command: command.into(),
-            cwd: None,
-            env: Default::default(),
-            timeout: None,
+            ..Default::default()
         })
     }
 

@@ -316,17 +316,8 @@ fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
         return Err(invalid("steps", "is empty; give at least one step"));
     }
     for (index, step) in steps.iter().enumerate() {
-        let (field, text) = match step {
-            ToolCall::Shell(shell) => ("command", &shell.command),
-            ToolCall::Python(code) | ToolCall::TypeScript(code) => ("code", &code.code),
-            _ => continue,
-        };
-        let pointer = format!("steps[{index}].{field}");
-        if text.trim().is_empty() {
-            return Err(invalid(&pointer, "is empty"));
-        }
-        if text.contains('\0') {
-            return Err(invalid(&pointer, "contains a NUL character"));
+        if let Some((field, why)) = step.fault() {
+            return Err(invalid(&format!("steps[{index}].{field}"), why));
         }
     }
     Ok(())

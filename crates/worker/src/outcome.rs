@@ -43,6 +43,7 @@ pub(crate) fn of_result(
         dropped_bytes: capture.dropped(),
         unkept_bytes: 0,
         full_output: None,
+        attachments: Vec::new(),
         error: None,
         duration_ms: result.duration_ms,
     };
@@ -79,6 +80,8 @@ pub(crate) fn of_interruption(
         duration_ms: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
         output_bytes: capture.total(),
         memory_kills: 0,
+        note: None,
+        attachments: Vec::new(),
     };
     of_result(capture, result, None)
 }
@@ -135,6 +138,8 @@ mod tests {
             duration_ms: 5,
             output_bytes: 0,
             memory_kills: 0,
+            note: None,
+            attachments: Vec::new(),
         }
     }
 

@@ -60,6 +60,14 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         }
         Request::CancelCall { id } => answer(wire, ok_or(guest.calls.cancel(&id))).await,
         Request::ForgetCall { id } => answer(wire, ok_or(guest.calls.forget(&id))).await,
+        Request::ReadAttachment { id, index } => match guest.calls.attachment(&id, index) {
+            Ok(given) => transfer::send_content(wire, given.content).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
+        Request::ReadNotebook { .. } => {
+            let error = failure("no_notebook", "nothing was run in a kernel of this language");
+            answer(wire, Reply::Error { error }).await
+        }
         Request::ReadFile { path } => transfer::read_file(guest, wire, path).await,
         Request::WriteFile { path, executable } => {
             transfer::write_file(guest, wire, path, executable).await
@@ -119,5 +127,7 @@ fn broken(call: &Call) -> CallResult {
         duration_ms: 0,
         output_bytes: call.output.total(),
         memory_kills: 0,
+        note: None,
+        attachments: Vec::new(),
     }
 }

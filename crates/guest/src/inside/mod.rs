@@ -4,6 +4,7 @@
 //! confined to) and accepts connections one after the other. A worker that died simply connects
 //! again and asks for its calls by their ids. How the cage around it was built, it does not know.
 
+mod answer;
 mod attendance;
 mod calls;
 mod confine;
@@ -26,6 +27,7 @@ mod run_process;
 mod seccomp;
 mod step_by_step;
 mod supervisor;
+mod terminal;
 mod tools;
 mod transfer;
 mod way_out;
@@ -47,6 +49,7 @@ use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
 use probe::Look;
+use terminal::Sessions;
 pub use way_out::Placer;
 use way_out::WayOut;
 use workspace::Workspace;
@@ -67,6 +70,7 @@ struct Guest {
     /// The wire of the worker that connected last.
     latest_wire: watch::Sender<Option<Mux>>,
     way_out: WayOut,
+    sessions: Sessions,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -119,6 +123,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) 
         memory_kills,
         latest_wire,
         way_out: WayOut::new(placer),
+        sessions: Sessions::default(),
     });
     loop {
         let accepted = tokio::select! {

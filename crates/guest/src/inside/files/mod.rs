@@ -17,6 +17,7 @@ mod write;
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::tool::ToolCall;
 
+use super::answer::Answer;
 use super::failure::failure;
 use super::tools::Stop;
 use super::workspace::Workspace;
@@ -29,8 +30,8 @@ pub(super) fn run(
     workspace: &Workspace,
     call: &ToolCall,
     stop: &Stop,
-) -> Result<String, ToolError> {
-    match call {
+) -> Result<Answer, ToolError> {
+    let text = match call {
         ToolCall::WriteFile(call) => write::write(workspace, call),
         ToolCall::ReadFile(call) => read::read(workspace, call, stop),
         ToolCall::EditFile(call) => edit::edit(workspace, call),
@@ -41,8 +42,7 @@ pub(super) fn run(
         }
         ToolCall::ListFiles(call) => list::list(workspace, call, stop),
         ToolCall::SearchFiles(call) => search::search(workspace, call, stop),
-        ToolCall::Shell(_) | ToolCall::Python(_) | ToolCall::TypeScript(_) => {
-            Err(failure("not_a_file_tool", format!("`{}` runs a program", call.name())))
-        }
-    }
+        _ => Err(failure("not_a_file_tool", format!("`{}` is no file tool", call.name()))),
+    };
+    text.map(Answer::text)
 }
