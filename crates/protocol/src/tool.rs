@@ -18,7 +18,7 @@ pub use programs::{CloseSession, Code, SendInput, Shell, Until, WaitFor, check_s
 
 /// Makes the closed list of tools from one line for each: its words, its name, its fields.
 macro_rules! tools {
-    ($($(#[doc = $words:literal])+ $name:literal => $variant:ident($fields:ty),)+) => {
+    ($($(#[doc = $words:tt])+ tool $name:tt => $variant:ident($fields:ty),)+) => {
         /// One tool call as a client, a model or a playbook writes it:
         /// `{"tool": "shell", "command": "ls"}`.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,43 +48,43 @@ tools! {
     /// Runs a command line in bash. Without a session: a process of its own, with standard output
     /// and standard error apart. With `session`: in a terminal that lives on, for servers, prompts
     /// and full-screen programs.
-    "shell" => Shell(Shell),
+    tool "shell" => Shell(Shell),
     /// Types text or presses keys in a terminal session: answers a prompt, steers an editor or a
     /// pager, interrupts with `ctrl-c`. Answers with what the terminal shows afterwards.
-    "send_input" => SendInput(SendInput),
+    tool "send_input" => SendInput(SendInput),
     /// Waits until a pattern is written, a port is open, the terminal is quiet or the command of a
     /// session is over. Answers with what was written meanwhile and what the terminal shows.
-    "wait_for" => WaitFor(WaitFor),
+    tool "wait_for" => WaitFor(WaitFor),
     /// Ends a terminal session with all that runs in it. A later call may open one of the same name
     /// again.
-    "close_session" => CloseSession(CloseSession),
+    tool "close_session" => CloseSession(CloseSession),
     /// Runs Python code in the job's kernel. What it defines is there in the next call; figures,
     /// tables and other rich results are kept; `await` works at the top level.
-    "python" => Python(Code),
+    tool "python" => Python(Code),
     /// Runs TypeScript code in the job's kernel (Deno). What it defines is there in the next call;
     /// `await` and imports from npm work at the top level.
-    "typescript" => TypeScript(Code),
+    tool "typescript" => TypeScript(Code),
     /// Creates a file or replaces its content. Missing folders are made. Use `edit_file` to change a
     /// part of a file.
-    "write_file" => WriteFile(WriteFile),
+    tool "write_file" => WriteFile(WriteFile),
     /// Reads lines of a text file, each with its number. A long file is read in parts by `offset`
     /// and `limit`.
-    "read_file" => ReadFile(ReadFile),
+    tool "read_file" => ReadFile(ReadFile),
     /// Replaces an exact piece of text in a file. The text must occur exactly once, unless all
     /// occurrences are to be replaced.
-    "edit_file" => EditFile(EditFile),
+    tool "edit_file" => EditFile(EditFile),
     /// Moves or renames a file or a folder of the workspace. Nothing may stand at the new path;
     /// missing folders are made.
-    "move_file" => MoveFile(MoveFile),
+    tool "move_file" => MoveFile(MoveFile),
     /// Deletes a file of the workspace, or a folder with all that is in it where `recursive` is set.
     /// There is no way back.
-    "delete_file" => DeleteFile(DeleteFile),
+    tool "delete_file" => DeleteFile(DeleteFile),
     /// Lists a folder of the workspace as a tree with the sizes of files, leaving out what
     /// `.gitignore` names.
-    "list_files" => ListFiles(ListFiles),
+    tool "list_files" => ListFiles(ListFiles),
     /// Finds lines that match a regular expression in the files of the workspace, leaving out what
     /// `.gitignore` names.
-    "search_files" => SearchFiles(SearchFiles),
+    tool "search_files" => SearchFiles(SearchFiles),
 }
 
 impl ToolCall {

@@ -176,6 +176,8 @@ pub enum Request {
     /// All that was run in the kernel of a language, as a notebook. Answered as
     /// [`Request::ReadFile`].
     ReadNotebook { language: Language },
+    /// Starts the kernel of a language before it is needed. Answered by [`Reply::Ok`] at once.
+    WarmKernel { language: Language },
     /// Answered by [`Reply::File`], data frames and [`Reply::End`], or by [`Reply::Error`].
     ReadFile { path: String },
     /// Followed by data frames and a [`Receipt`] that ends them; answered by [`Reply::Ok`].

@@ -8,8 +8,9 @@ use bellglass_protocol::event::{EventBody, JobError};
 use bellglass_protocol::job::{JobSpec, Work};
 use bellglass_protocol::quantity::Seconds;
 use bellglass_protocol::step::{StepStatus, decode_base64};
-use bellglass_protocol::tool::Encoding;
+use bellglass_protocol::tool::{Encoding, ToolCall};
 use bellglass_protocol::view::JobView;
+use bellglass_protocol::wire::Language;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
@@ -248,6 +249,7 @@ async fn run_steps(
         let done = done.map(|step| DoneStep { n: step.n, status: step.status }).collect();
         (running.map(|step| step.n), done, kept_by(&view.steps))
     });
+    warm_kernels(sandbox, spec).await;
     let mut hands = SandboxHands {
         log: log.clone(),
         sandbox,
@@ -259,6 +261,22 @@ async fn run_steps(
         already_started,
     };
     drive(&mut *mind, &mut hands, done).await.map(Ending::Concluded)
+}
+
+/// Lets the kernels start that the steps will need, while the steps before them run.
+async fn warm_kernels(sandbox: &Sandbox, spec: &JobSpec) {
+    let Work::Steps(steps) = &spec.work else { return };
+    for language in [Language::Python, Language::TypeScript] {
+        let needs = |call: &ToolCall| match (language, call) {
+            (Language::Python, ToolCall::Python(code))
+            | (Language::TypeScript, ToolCall::TypeScript(code)) => !code.fresh,
+            _ => false,
+        };
+        if steps.iter().any(needs) {
+            // A guest that cannot is found out by the step itself.
+            let _ = sandbox.guest().warm_kernel(language).await;
+        }
+    }
 }
 
 /// Stops the job when its time is up.

@@ -52,6 +52,8 @@ pub(crate) fn of_result(
         outcome.error = Some(error);
     }
     match (status, result.exit_code, result.signal) {
+        // The guest has said what became of it.
+        (StepStatus::TimedOut | StepStatus::Cancelled, ..) if outcome.error.is_some() => {}
         (StepStatus::TimedOut, ..) => add_line(&mut outcome, "killed: the time limit was reached"),
         (StepStatus::Cancelled, ..) if stopped == Some(StopReason::TimeLimit) => {
             add_line(&mut outcome, "killed: the job's time limit was reached");
@@ -61,8 +63,15 @@ pub(crate) fn of_result(
         (_, _, Some(signal)) => add_line(&mut outcome, &format!("killed by signal {signal}")),
         _ => {}
     }
+    if let Some(note) = result.note {
+        let note: String = note.chars().take(LONGEST_NOTE).collect();
+        add_line(&mut outcome, &recording.fit(note));
+    }
     outcome
 }
+
+/// The longest remark of a guest that is taken over.
+const LONGEST_NOTE: usize = 500;
 
 /// The record of a step whose end nobody saw.
 pub(crate) fn of_interruption(

@@ -17,7 +17,7 @@ use super::Guest;
 use super::calls::{Admission, Call};
 use super::failure::failure;
 use super::follow::follow;
-use super::{tools, transfer};
+use super::{kernel, tools, transfer};
 
 pub(super) type Wire = Framed<MuxStream, FrameCodec>;
 
@@ -64,9 +64,13 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             Ok(given) => transfer::send_content(wire, given.content).await,
             Err(error) => answer(wire, Reply::Error { error }).await,
         },
-        Request::ReadNotebook { .. } => {
-            let error = failure("no_notebook", "nothing was run in a kernel of this language");
-            answer(wire, Reply::Error { error }).await
+        Request::ReadNotebook { language } => match guest.kernels.notebook(language).await {
+            Ok(notebook) => transfer::send_content(wire, notebook).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
+        Request::WarmKernel { language } => {
+            kernel::warm(guest, language);
+            answer(wire, Reply::Ok).await
         }
         Request::ReadFile { path } => transfer::read_file(guest, wire, path).await,
         Request::WriteFile { path, executable } => {

@@ -13,6 +13,7 @@ mod failure;
 mod files;
 mod follow;
 mod interpreters;
+mod kernel;
 mod kernel_gaps;
 mod kill;
 pub(crate) mod landlock;
@@ -48,6 +49,7 @@ use tokio::sync::watch;
 use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
+use kernel::Kernels;
 use probe::Look;
 use terminal::Sessions;
 pub use way_out::Placer;
@@ -71,6 +73,7 @@ struct Guest {
     latest_wire: watch::Sender<Option<Mux>>,
     way_out: WayOut,
     sessions: Sessions,
+    kernels: Kernels,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -124,6 +127,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) 
         latest_wire,
         way_out: WayOut::new(placer),
         sessions: Sessions::default(),
+        kernels: Kernels::default(),
     });
     loop {
         let accepted = tokio::select! {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::step::{StepStatus, ToolError};
-use bellglass_protocol::tool::ToolCall;
-use bellglass_protocol::wire::{CallResult, OfferedAttachment};
+use bellglass_protocol::tool::{Code, ToolCall};
+use bellglass_protocol::wire::{CallResult, Language, OfferedAttachment};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::answer::{Answer, Given};
@@ -15,7 +15,7 @@ use super::calls::Call;
 use super::failure::failure;
 use super::files;
 use super::interpreters::{self, Prepared};
-use super::{Guest, run_process, terminal};
+use super::{Guest, kernel, run_process, terminal};
 
 /// No call takes longer, whatever it was given. Far more than any job may last.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -90,6 +90,12 @@ async fn dispatch(
         ToolCall::SendInput(input) => terminal::send_input(guest, input, deadline, call).await,
         ToolCall::WaitFor(wait) => terminal::wait_for(guest, wait, deadline, call).await,
         ToolCall::CloseSession(close) => terminal::close(guest, close).await,
+        ToolCall::Python(code) if in_kernel(Language::Python, code) => {
+            kernel::run(guest, Language::Python, code, deadline, call).await
+        }
+        ToolCall::TypeScript(code) if in_kernel(Language::TypeScript, code) => {
+            kernel::run(guest, Language::TypeScript, code, deadline, call).await
+        }
         ToolCall::Python(code) => {
             run_program(guest, interpreters::python(guest, id, code)?, deadline, call).await
         }
@@ -104,6 +110,11 @@ async fn dispatch(
         | ToolCall::ListFiles(_)
         | ToolCall::SearchFiles(_) => run_file_tool(guest.clone(), tool, deadline, call).await,
     }
+}
+
+/// Code runs in a kernel unless it does not want to, or the image has none.
+fn in_kernel(language: Language, code: &Code) -> bool {
+    !code.fresh && kernel::is_here(language)
 }
 
 async fn run_program(

@@ -20,7 +20,7 @@ pub(crate) async fn memory_is_bounded_and_the_sandbox_goes_on(fixture: &Fixture)
         return;
     }
     let code = "held = []\nwhile True:\n    held.append(bytearray(8 << 20))";
-    let done = call(&sandbox, 1, json!({ "tool": "python", "code": code })).await;
+    let done = call(&sandbox, 1, json!({ "tool": "python", "fresh": true, "code": code })).await;
     assert_eq!(done.result.status, StepStatus::Failed, "{done:?}");
     assert!(sandbox.out_of_memory_kills().await > 0, "{done:?}");
     assert_eq!(shell(&sandbox, 2, "echo still here").await.stdout, "still here\n");
@@ -39,7 +39,7 @@ pub(crate) async fn processes_are_bounded_and_the_sandbox_goes_on(fixture: &Fixt
                 except OSError as error:\n\
                 \x20   print(30 < len(made) < 41, error.errno)\n\
                 for pid in made: os.kill(pid, signal.SIGKILL)";
-    let done = call(&sandbox, 1, json!({ "tool": "python", "code": code })).await;
+    let done = call(&sandbox, 1, json!({ "tool": "python", "fresh": true, "code": code })).await;
     assert_eq!(done.stdout, "True 11\n", "{done:?}");
     let bomb = json!({ "tool": "shell", "command": "bomb() { bomb | bomb & }; bomb; sleep 1000" });
     let done = call_within(&sandbox, 2, bomb, Duration::from_secs(2)).await;

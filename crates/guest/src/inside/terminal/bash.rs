@@ -23,7 +23,7 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    pub(super) fn prepare(folder: PathBuf, token: &str) -> io::Result<Self> {
+    pub(super) fn prepare(folder: PathBuf, token: &str, terminal: &str) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         let pipe = folder.join("orders");
         let _ = fs::remove_file(&pipe);
@@ -31,7 +31,7 @@ impl Feed {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let orders = rustix::fs::openat(CWD, &pipe, flags, Mode::empty())?;
         let feed = Self { folder, orders };
-        feed.write("start", &start_file(&pipe, token))?;
+        feed.write("start", &start_file(&pipe, token, terminal))?;
         Ok(feed)
     }
 
@@ -70,8 +70,9 @@ impl Drop for Feed {
     }
 }
 
-fn start_file(pipe: &Path, token: &str) -> String {
+fn start_file(pipe: &Path, token: &str, terminal: &str) -> String {
     let pipe = quoted(&pipe.to_string_lossy());
+    // The terminal goes by its own name, since gVisor's kernel does not open it as /dev/tty.
     // `read` takes the name of a file; what is in it runs with the last command's status in `$?`.
     format!(
         r#"PS0= PS2='> ' PS1='\[\033]{MARK}{token};{ASTRAY}\007\]'
@@ -80,7 +81,7 @@ __bellglass_status=0 __bellglass_number=0
 __bellglass_return() {{ return "$1"; }}
 __bellglass_mark() {{
     __bellglass_status=$1
-    printf '\033]{MARK}{token};%d;%d;%s\007' "$__bellglass_number" "$1" "$PWD" >/dev/tty
+    printf '\033]{MARK}{token};%d;%d;%s\007' "$__bellglass_number" "$1" "$PWD" >{terminal}
 }}
 readonly PROMPT_COMMAND='__bellglass_mark "$?"
 while IFS= read -r -d "" __bellglass_file <{pipe}; do

@@ -22,8 +22,8 @@ pub(super) struct Pty {
 }
 
 impl Pty {
-    /// Makes a terminal. Also gives the program's end.
-    pub(super) fn open() -> io::Result<(Self, OwnedFd)> {
+    /// Makes a terminal. Also gives the program's end, and the path of that.
+    pub(super) fn open() -> io::Result<(Self, OwnedFd, String)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let end = openpt(flags)?;
         grantpt(&end)?;
@@ -39,7 +39,7 @@ impl Pty {
         // SAFETY: the descriptor is owned, so it stays open and the same for as long as it is
         // registered.
         let end = unsafe { AsyncFd::register(end)? };
-        Ok((Self { end, settings }, inner))
+        Ok((Self { end, settings }, inner, name.to_string_lossy().into_owned()))
     }
 
     /// Reads what was written to the terminal; nothing once nobody has it open any more.

@@ -90,8 +90,8 @@ impl Session {
         };
         let token = token().map_err(broken)?;
         let folder = private_folder().join(format!("session-{name}"));
-        let feed = Feed::prepare(folder, &token).map_err(broken)?;
-        let (pty, inner) = Pty::open().map_err(broken)?;
+        let (pty, inner, terminal) = Pty::open().map_err(broken)?;
+        let feed = Feed::prepare(folder, &token, &terminal).map_err(broken)?;
         let workspace = guest.workspace.path().to_path_buf();
         let mut variables = environment(guest, &workspace, &Default::default())?;
         variables.retain(|(name, _)| name != "TERM");
