@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Work};
+use crate::job::{
+    DESKTOP_IMAGE, InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Screen, Work,
+};
 use crate::limits_request::LimitsRequest;
 use crate::network::NetworkPolicy;
 use crate::request_shape::{self, Expected, ShapeFault};
@@ -63,9 +65,10 @@ pub struct JobRequest {
     /// The model for a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Reserved: a desktop in the sandbox. Refused until this build can give one.
+    /// A desktop that runs from the beginning on: `true`, or its size as
+    /// `{"width": 1280, "height": 800}`. The image `desktop` is used unless another is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub desktop: Option<bool>,
+    pub desktop: Option<DesktopRequest>,
     /// Reserved: a hard budget of a task. Refused until this build can keep one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -78,6 +81,30 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub webhook: Option<Reserved>,
+}
+
+/// How a job asks for a desktop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum DesktopRequest {
+    Wanted(bool),
+    Sized(Screen),
+}
+
+impl DesktopRequest {
+    fn screen(self) -> Result<Option<Screen>, RequestError> {
+        let screen = match self {
+            Self::Wanted(false) => return Ok(None),
+            Self::Wanted(true) => Screen::default(),
+            Self::Sized(screen) => screen,
+        };
+        let fits = |side| (Screen::SMALLEST..=Screen::LARGEST).contains(&side);
+        match fits(screen.width) && fits(screen.height) {
+            true => Ok(Some(screen)),
+            false => Err(invalid("desktop", "must be from 320 to 4096 pixels wide and high")),
+        }
+    }
 }
 
 /// The value of a field that is refused whatever it says, so nothing of it is kept.
@@ -241,7 +268,11 @@ impl JobRequest {
         let network = self.network.unwrap_or_else(|| default_network(&work));
         secrets::check(&self.secrets, &network, &offer.secrets)
             .map_err(|(pointer, why)| invalid(&pointer, why))?;
-        let image = self.image.unwrap_or_else(|| offer.default_image.clone());
+        let desktop = self.desktop.map(DesktopRequest::screen).transpose()?.flatten();
+        let image = self.image.unwrap_or_else(|| match desktop {
+            Some(_) => DESKTOP_IMAGE.into(),
+            None => offer.default_image.clone(),
+        });
         if !is_image_name(&image) {
             return Err(invalid(
                 "image",
@@ -258,6 +289,7 @@ impl JobRequest {
             network,
             isolation: self.isolation.unwrap_or(offer.isolation),
             nested_sandboxing: self.nested_sandboxing.unwrap_or_default(),
+            desktop,
             secrets: self.secrets,
             files: self.files,
         })
@@ -265,9 +297,6 @@ impl JobRequest {
 
     fn refuse_what_is_not_here(&self) -> Result<(), RequestError> {
         let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
-        if self.desktop == Some(true) {
-            return refuse("desktop", "this build has no desktop");
-        }
         if self.budget.is_some() {
             return refuse("budget", "this build keeps no budgets; use `limits`");
         }

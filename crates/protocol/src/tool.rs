@@ -3,6 +3,7 @@
 //! A tool is one line of [`tools!`] and a type for its fields. From these come the JSON that steps are
 //! written in, the schemas that models and the API document show, and `docs/tools.md`.
 
+mod desktop;
 mod faults;
 mod files;
 mod programs;
@@ -11,10 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity::Seconds;
 
+pub use desktop::{Action, Computer, Direction, Region, Xdot};
 pub use files::{
     DeleteFile, EditFile, Encoding, ListFiles, MoveFile, ReadFile, SearchFiles, WriteFile,
 };
-pub use programs::{CloseSession, Code, SendInput, Shell, Until, WaitFor, check_session_name};
+pub use programs::{
+    CloseSession, Code, ListPorts, SendInput, Shell, Until, WaitFor, check_session_name,
+};
 
 /// Makes the closed list of tools from one line for each: its words, its name, its fields.
 macro_rules! tools {
@@ -85,6 +89,14 @@ tools! {
     /// Finds lines that match a regular expression in the files of the workspace, leaving out what
     /// `.gitignore` names.
     tool "search_files" => SearchFiles(SearchFiles),
+    /// Looks at the desktop and works on it: screenshots, pointer, keyboard, windows, clipboard. The
+    /// desktop starts with the first call. Look at a screenshot before and after you act.
+    tool "computer" => Computer(Computer),
+    /// Runs xdotool commands on the desktop, for those who have them already. `computer` is faster
+    /// and types any text.
+    tool "xdot" => Xdot(Xdot),
+    /// Lists the TCP ports that programs of the sandbox listen on, with the program of each.
+    tool "list_ports" => ListPorts(ListPorts),
 }
 
 impl ToolCall {
@@ -95,6 +107,8 @@ impl ToolCall {
             Self::SendInput(call) => call.timeout,
             Self::WaitFor(call) => call.timeout,
             Self::Python(code) | Self::TypeScript(code) => code.timeout,
+            Self::Computer(call) => call.timeout,
+            Self::Xdot(call) => call.timeout.or(Some(Seconds::whole(30))),
             _ => None,
         }
     }
@@ -123,6 +137,9 @@ impl ToolCall {
             Self::DeleteFile(file) => &file.path,
             Self::ListFiles(folder) => folder.path.as_deref().unwrap_or_default(),
             Self::SearchFiles(search) => &search.pattern,
+            Self::Computer(call) => call.text.as_deref().unwrap_or_default(),
+            Self::Xdot(call) => &call.command,
+            Self::ListPorts(_) => "",
         }
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::id::CallId;
+use crate::job::Screen;
 use crate::report::Probe;
 use crate::step::{OutputStream, StepStatus, ToolError};
 use crate::tool::ToolCall;
@@ -178,6 +179,9 @@ pub enum Request {
     ReadNotebook { language: Language },
     /// Starts the kernel of a language before it is needed. Answered by [`Reply::Ok`] at once.
     WarmKernel { language: Language },
+    /// Starts the desktop. Answered by [`Reply::Ok`] once it is there; by an error in an image that
+    /// has none.
+    StartDesktop { screen: Screen },
     /// Answered by [`Reply::File`], data frames and [`Reply::End`], or by [`Reply::Error`].
     ReadFile { path: String },
     /// Followed by data frames and a [`Receipt`] that ends them; answered by [`Reply::Ok`].

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::id::CallId;
+use bellglass_protocol::job::Screen;
 use bellglass_protocol::mux::{End, Incoming, Mux, MuxError, MuxStream, multiplex};
 use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
@@ -183,6 +184,11 @@ impl GuestClient {
     /// Has the kernel of a language started before it is needed.
     pub async fn warm_kernel(&self, language: Language) -> Result<(), ClientError> {
         self.simple(&Request::WarmKernel { language }).await
+    }
+
+    /// Starts the sandbox's desktop.
+    pub async fn start_desktop(&self, screen: Screen) -> Result<(), ClientError> {
+        self.simple(&Request::StartDesktop { screen }).await
     }
 
     /// Puts a file into the workspace.

@@ -249,6 +249,14 @@ async fn run_steps(
         let done = done.map(|step| DoneStep { n: step.n, status: step.status }).collect();
         (running.map(|step| step.n), done, kept_by(&view.steps))
     });
+    if let Some(screen) = spec.desktop
+        && let Err(error) = sandbox.guest().start_desktop(screen).await
+    {
+        return Ok(Ending::Broken(JobError {
+            code: "no_desktop".into(),
+            message: format!("the desktop could not be started: {error}"),
+        }));
+    }
     warm_kernels(sandbox, spec).await;
     let mut hands = SandboxHands {
         log: log.clone(),

@@ -9,6 +9,7 @@ mod cleanup;
 mod client_commands;
 mod commands;
 mod crash;
+mod desktop;
 mod files;
 mod isolation;
 mod job_log;

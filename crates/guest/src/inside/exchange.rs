@@ -17,7 +17,7 @@ use super::Guest;
 use super::calls::{Admission, Call};
 use super::failure::failure;
 use super::follow::follow;
-use super::{kernel, tools, transfer};
+use super::{desktop, kernel, tools, transfer};
 
 pub(super) type Wire = Framed<MuxStream, FrameCodec>;
 
@@ -68,6 +68,9 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             Ok(notebook) => transfer::send_content(wire, notebook).await,
             Err(error) => answer(wire, Reply::Error { error }).await,
         },
+        Request::StartDesktop { screen } => {
+            answer(wire, ok_or(desktop::start(guest, screen).await)).await
+        }
         Request::WarmKernel { language } => {
             kernel::warm(guest, language);
             answer(wire, Reply::Ok).await

@@ -110,6 +110,9 @@ pub(super) fn environment(
     .map(|(name, value)| (name.into(), value.into()))
     .collect();
     variables.insert("PWD".into(), folder.into());
+    if let Some(display) = guest.desktop.name() {
+        variables.insert("DISPLAY".into(), display.into());
+    }
     for (name, value) in guest.way_out.environment() {
         variables.insert(name.into(), value.into());
     }

@@ -8,6 +8,7 @@ mod answer;
 mod attendance;
 mod calls;
 mod confine;
+mod desktop;
 mod exchange;
 mod failure;
 mod files;
@@ -19,6 +20,7 @@ mod kill;
 pub(crate) mod landlock;
 mod memory;
 mod output;
+mod ports;
 mod probe;
 mod process;
 mod processors;
@@ -49,6 +51,7 @@ use tokio::sync::watch;
 use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
+use desktop::Desktop;
 use kernel::Kernels;
 use probe::Look;
 use terminal::Sessions;
@@ -74,6 +77,7 @@ struct Guest {
     way_out: WayOut,
     sessions: Sessions,
     kernels: Kernels,
+    desktop: Desktop,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -128,6 +132,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) 
         way_out: WayOut::new(placer),
         sessions: Sessions::default(),
         kernels: Kernels::default(),
+        desktop: Desktop::default(),
     });
     loop {
         let accepted = tokio::select! {

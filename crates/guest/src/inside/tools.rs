@@ -15,7 +15,7 @@ use super::calls::Call;
 use super::failure::failure;
 use super::files;
 use super::interpreters::{self, Prepared};
-use super::{Guest, kernel, run_process, terminal};
+use super::{Guest, desktop, kernel, ports, run_process, terminal};
 
 /// No call takes longer, whatever it was given. Far more than any job may last.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -28,7 +28,7 @@ const STOPPING: Duration = Duration::from_secs(1);
 pub(super) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    fn request(&self) {
+    pub(super) fn request(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
@@ -101,6 +101,11 @@ async fn dispatch(
         }
         ToolCall::TypeScript(code) => {
             run_program(guest, interpreters::typescript(guest, code)?, deadline, call).await
+        }
+        ToolCall::Computer(computer) => desktop::computer(guest, computer, deadline, call).await,
+        ToolCall::Xdot(xdot) => desktop::xdot(guest, xdot, deadline, call).await,
+        ToolCall::ListPorts(_) => {
+            tokio::task::spawn_blocking(ports::list).await.map_err(|_| broken())
         }
         ToolCall::WriteFile(_)
         | ToolCall::ReadFile(_)

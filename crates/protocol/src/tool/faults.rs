@@ -26,6 +26,8 @@ impl ToolCall {
                 named.or_else(|| until(call.until.as_ref()))
             }
             Self::CloseSession(call) => session(&call.session),
+            Self::Computer(call) => call.fault(),
+            Self::Xdot(call) => source("command", &call.command),
             _ => None,
         }
     }
@@ -72,6 +74,12 @@ mod tests {
             (r#"{"tool":"wait_for","until":{"port":0}}"#, Some("wait_for")),
             (r#"{"tool":"send_input","session":""}"#, Some("session")),
             (r#"{"tool":"python","code":"\u0000"}"#, Some("code")),
+            (r#"{"tool":"computer","action":"screenshot"}"#, None),
+            (r#"{"tool":"computer","action":"click"}"#, None),
+            (r#"{"tool":"computer","action":"click","x":1}"#, Some("y")),
+            (r#"{"tool":"computer","action":"drag","x":1,"y":1}"#, Some("to_x")),
+            (r#"{"tool":"computer","action":"type"}"#, Some("text")),
+            (r#"{"tool":"xdot","command":""}"#, Some("command")),
         ] {
             let read: ToolCall = serde_json::from_str(call).unwrap();
             assert_eq!(read.fault().map(|(field, _)| field), field, "{call}");

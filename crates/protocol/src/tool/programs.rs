@@ -115,6 +115,11 @@ pub struct Code {
     pub fresh: bool,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ListPorts {}
+
 /// Says why a text cannot name a session; `Ok` if it can.
 pub fn check_session_name(name: &str) -> Result<(), &'static str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

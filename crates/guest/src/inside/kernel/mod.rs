@@ -137,7 +137,7 @@ pub(super) async fn run(
     let kernel = async {
         let begun = begin(guest, language, restart).await;
         begun.unwrap_or_else(|_| Err(failure("kernel_not_started", "starting it broke")))?;
-        Ok(guest.kernels.slot(language).lock().await)
+        Ok::<_, ToolError>(guest.kernels.slot(language).lock().await)
     };
     let mut slot = tokio::select! {
         slot = kernel => slot?,
