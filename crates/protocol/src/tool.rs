@@ -14,7 +14,8 @@ use crate::quantity::Seconds;
 
 pub use desktop::{Action, Computer, Direction, Region, Xdot};
 pub use files::{
-    DeleteFile, EditFile, Encoding, ListFiles, MoveFile, ReadFile, SearchFiles, WriteFile,
+    CopyFile, DeleteFile, DiffFiles, Edit, EditFile, Encoding, FindFiles, ListFiles, MoveFile,
+    MultiEdit, ReadFile, SearchFiles, WriteFile,
 };
 pub use programs::{
     CloseSession, Code, ListPorts, SendInput, Shell, Until, WaitFor, check_session_name,
@@ -72,11 +73,17 @@ tools! {
     /// part of a file.
     tool "write_file" => WriteFile(WriteFile),
     /// Reads lines of a text file, each with its number. A long file is read in parts by `offset`
-    /// and `limit`.
+    /// and `limit`. A picture (PNG, JPEG, GIF, WebP) comes as a picture.
     tool "read_file" => ReadFile(ReadFile),
     /// Replaces an exact piece of text in a file. The text must occur exactly once, unless all
     /// occurrences are to be replaced.
     tool "edit_file" => EditFile(EditFile),
+    /// Makes several replacements in one file, one after the other: all of them, or none if one of
+    /// them cannot be made.
+    tool "multi_edit" => MultiEdit(MultiEdit),
+    /// Copies a file of the workspace, of any size and content. Nothing may stand at the new path;
+    /// missing folders are made.
+    tool "copy_file" => CopyFile(CopyFile),
     /// Moves or renames a file or a folder of the workspace. Nothing may stand at the new path;
     /// missing folders are made.
     tool "move_file" => MoveFile(MoveFile),
@@ -89,6 +96,11 @@ tools! {
     /// Finds lines that match a regular expression in the files of the workspace, leaving out what
     /// `.gitignore` names.
     tool "search_files" => SearchFiles(SearchFiles),
+    /// Finds files of the workspace whose name or path matches a glob, leaving out what `.gitignore`
+    /// names.
+    tool "find_files" => FindFiles(FindFiles),
+    /// Shows how two text files of the workspace differ, as a unified diff that `patch` understands.
+    tool "diff_files" => DiffFiles(DiffFiles),
     /// Looks at the desktop and works on it: screenshots, pointer, keyboard, windows, clipboard. The
     /// desktop starts with the first call. Look at a screenshot before and after you act.
     tool "computer" => Computer(Computer),
@@ -133,6 +145,10 @@ impl ToolCall {
             Self::WriteFile(file) => &file.path,
             Self::ReadFile(file) => &file.path,
             Self::EditFile(file) => &file.path,
+            Self::MultiEdit(file) => &file.path,
+            Self::CopyFile(file) => &file.from,
+            Self::FindFiles(find) => &find.glob,
+            Self::DiffFiles(files) => &files.from,
             Self::MoveFile(file) => &file.from,
             Self::DeleteFile(file) => &file.path,
             Self::ListFiles(folder) => folder.path.as_deref().unwrap_or_default(),

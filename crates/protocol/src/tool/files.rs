@@ -66,6 +66,62 @@ pub struct EditFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+pub struct MultiEdit {
+    /// Path inside the workspace.
+    pub path: String,
+    /// The replacements, in the order in which they are made: each finds what the ones before it
+    /// left.
+    pub edits: Vec<Edit>,
+}
+
+/// One replacement of several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Edit {
+    /// The text to replace, exactly as it stands in the file. It must occur once.
+    pub old: String,
+    /// What to put in its place.
+    pub new: String,
+    /// Replace every occurrence instead of exactly one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace_all: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CopyFile {
+    /// The file to copy: a path inside the workspace.
+    pub from: String,
+    /// The path of the copy; nothing may stand there yet.
+    pub to: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FindFiles {
+    /// A glob such as `*.rs` (by the name) or `src/**/*.py` (by the path).
+    pub glob: String,
+    /// The folder to look in; the workspace itself by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DiffFiles {
+    /// The file as it was: a path inside the workspace.
+    pub from: String,
+    /// The file as it is: a path inside the workspace.
+    pub to: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct MoveFile {
     /// What to move: a path inside the workspace.
     pub from: String,
