@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity::Seconds;
 
-pub use desktop::{Action, Computer, Direction, Region, Xdot};
+pub use desktop::{Action, Browse, Browser, Computer, Direction, Region, Xdot};
 pub use files::{
     CopyFile, DeleteFile, DiffFiles, Edit, EditFile, Encoding, FindFiles, ListFiles, MoveFile,
     MultiEdit, ReadFile, SearchFiles, WriteFile,
@@ -107,6 +107,10 @@ tools! {
     /// Runs xdotool commands on the desktop, for those who have them already. `computer` is faster
     /// and types any text.
     tool "xdot" => Xdot(Xdot),
+    /// Drives the Chromium on the desktop: opens pages, reads them as text with a number for all that
+    /// can be worked on, clicks and fills by these numbers. Downloads go to `downloads` in the
+    /// workspace.
+    tool "browser" => Browser(Browser),
     /// Lists the TCP ports that programs of the sandbox listen on, with the program of each.
     tool "list_ports" => ListPorts(ListPorts),
 }
@@ -120,6 +124,7 @@ impl ToolCall {
             Self::WaitFor(call) => call.timeout,
             Self::Python(code) | Self::TypeScript(code) => code.timeout,
             Self::Computer(call) => call.timeout,
+            Self::Browser(call) => call.timeout.or(Some(Seconds::whole(60))),
             Self::Xdot(call) => call.timeout.or(Some(Seconds::whole(30))),
             _ => None,
         }
@@ -155,6 +160,7 @@ impl ToolCall {
             Self::SearchFiles(search) => &search.pattern,
             Self::Computer(call) => call.text.as_deref().unwrap_or_default(),
             Self::Xdot(call) => &call.command,
+            Self::Browser(call) => call.url.as_deref().or(call.text.as_deref()).unwrap_or_default(),
             Self::ListPorts(_) => "",
         }
     }

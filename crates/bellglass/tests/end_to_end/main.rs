@@ -4,6 +4,7 @@
 //! events and never for time to pass.
 
 mod bad_input;
+mod browsing;
 mod cancelling;
 mod cleanup;
 mod client_commands;

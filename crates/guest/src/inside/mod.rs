@@ -6,6 +6,7 @@
 
 mod answer;
 mod attendance;
+mod browser;
 mod calls;
 mod confine;
 mod desktop;
@@ -49,6 +50,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use attendance::{Attendance, Attending};
+use browser::Browsers;
 use calls::Calls;
 use confine::Confinement;
 use desktop::Desktop;
@@ -78,6 +80,7 @@ struct Guest {
     sessions: Sessions,
     kernels: Kernels,
     desktop: Desktop,
+    browsers: Browsers,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -133,6 +136,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) 
         sessions: Sessions::default(),
         kernels: Kernels::default(),
         desktop: Desktop::default(),
+        browsers: Browsers::default(),
     });
     loop {
         let accepted = tokio::select! {

@@ -15,7 +15,7 @@ use super::calls::Call;
 use super::failure::failure;
 use super::files;
 use super::interpreters::{self, Prepared};
-use super::{Guest, desktop, kernel, ports, run_process, terminal};
+use super::{Guest, browser, desktop, kernel, ports, run_process, terminal};
 
 /// No call takes longer, whatever it was given. Far more than any job may last.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -104,6 +104,7 @@ async fn dispatch(
         }
         ToolCall::Computer(computer) => desktop::computer(guest, computer, deadline, call).await,
         ToolCall::Xdot(xdot) => desktop::xdot(guest, xdot, deadline, call).await,
+        ToolCall::Browser(browser) => browser::browse(guest, browser, deadline, call).await,
         ToolCall::ListPorts(_) => {
             tokio::task::spawn_blocking(ports::list).await.map_err(|_| broken())
         }

@@ -124,6 +124,68 @@ pub struct Xdot {
     pub timeout: Option<Seconds>,
 }
 
+/// One thing to do in the browser.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Browser {
+    /// What to do.
+    pub action: Browse,
+    /// The address to open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// What is meant, by the number in brackets that the page was last shown with.
+    #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub node: Option<u64>,
+    /// What is meant, by the words in quotes that the page shows it with, where exactly one thing has
+    /// them. For those who write their steps before they see the page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What to fill in (for a box to tick `true` or `false`, for a date `2026-12-24`), or the script
+    /// to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Seconds to wait at the most; 60 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Seconds>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Browse {
+    /// Opens an address and shows the page as `read` does.
+    Open,
+    /// Shows the page: its text, and what can be worked on with its number.
+    #[default]
+    Read,
+    Click,
+    /// Puts a text into a field, in place of what is there.
+    Fill,
+    Back,
+    /// Runs JavaScript in the page and gives its value.
+    Script,
+    Screenshot,
+    /// What the page wrote to its console, and what went wrong, since this was asked last.
+    Console,
+}
+
+impl Browser {
+    /// The first field that is missing for the action, and why.
+    pub(super) fn fault(&self) -> Option<(&'static str, &'static str)> {
+        const NEEDED: &str = "is needed for this action";
+        match self.action {
+            Browse::Read | Browse::Back | Browse::Screenshot | Browse::Console => None,
+            Browse::Open => self.url.is_none().then_some(("url", NEEDED)),
+            Browse::Click | Browse::Fill if self.node.is_none() && self.name.is_none() => {
+                Some(("ref", "or `name` is needed for this action"))
+            }
+            Browse::Click => None,
+            Browse::Fill | Browse::Script => self.text.is_none().then_some(("text", NEEDED)),
+        }
+    }
+}
+
 impl Computer {
     /// The first field that is missing for the action, and why.
     pub(super) fn fault(&self) -> Option<(&'static str, &'static str)> {

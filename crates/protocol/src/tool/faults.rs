@@ -27,6 +27,7 @@ impl ToolCall {
             }
             Self::CloseSession(call) => session(&call.session),
             Self::Computer(call) => call.fault(),
+            Self::Browser(call) => call.fault(),
             Self::Xdot(call) => source("command", &call.command),
             _ => None,
         }
@@ -80,6 +81,9 @@ mod tests {
             (r#"{"tool":"computer","action":"drag","x":1,"y":1}"#, Some("to_x")),
             (r#"{"tool":"computer","action":"type"}"#, Some("text")),
             (r#"{"tool":"xdot","command":""}"#, Some("command")),
+            (r#"{"tool":"browser","action":"open"}"#, Some("url")),
+            (r#"{"tool":"browser","action":"fill","ref":3}"#, Some("text")),
+            (r#"{"tool":"browser","action":"click","ref":3}"#, None),
         ] {
             let read: ToolCall = serde_json::from_str(call).unwrap();
             assert_eq!(read.fault().map(|(field, _)| field), field, "{call}");
