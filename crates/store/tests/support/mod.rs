@@ -25,6 +25,7 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         network: NetworkPolicy::None,
         isolation: IsolationLevel::Namespace,
         nested_sandboxing: false,
+        desktop: None,
         secrets: Default::default(),
         files: Vec::new(),
     }
