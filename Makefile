@@ -9,7 +9,7 @@ binary := target/release/bellglass
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Build everything, run two example jobs, keep serving (ONCE=1: exit after them; PORT=8000)
+demo: ## Build everything, run three example jobs, keep serving (ONCE=1: exit after them; PORT=8000)
 	@scripts/setup.sh demo
 	$(CARGO) build --release --locked
 	$(binary) image build

@@ -4,6 +4,8 @@ import datetime
 import os
 import pathlib
 import platform
+import re
+import shutil
 import statistics
 import subprocess
 import time
@@ -86,6 +88,10 @@ def programs(binary: pathlib.Path) -> dict:
         "wrk": first_line(["wrk", "--version"]).split(" [")[0].removeprefix("wrk "),
         "bubblewrap": first_line(["bwrap", "--version"]).removeprefix("bubblewrap "),
     }
+    for runtime in ("crun", "runc", "podman", "runsc", "docker"):
+        if shutil.which(runtime):
+            version = re.search(r"\d[^ ,]*", first_line([runtime, "--version"]))
+            found[runtime] = version[0] if version else "unknown"
     for package in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic"):
         found[package] = metadata.version(package)
     return found

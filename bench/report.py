@@ -55,7 +55,45 @@ def goals_table(results: dict) -> str:
             verdict(results["job"], job < 100),
         ],
     ]
+    if "sandbox" in results:
+        rows += sandbox_goals(results["sandbox"])
     return markdown(["what", "goal", "measured", "reached"], rows) + "\n"
+
+
+# Runtimes in the sense of the goal; bubblewrap sets no limits and has no writable root.
+RUNTIMES = ["crun", "runc", "podman", "runsc", "docker"]
+
+
+def sandbox_goals(results: dict) -> list[list[str]]:
+    starts = {name: peer["start_ms"]["p50"] for name, peer in results["peers"].items()}
+    cold, warm, floor = starts["cold"], starts["warm"], starts.get("floor")
+    others = {name: starts[name] for name in RUNTIMES if name in starts}
+    burst = results["burst"]["cold"]
+    whole = burst["succeeded"] == burst["count"]
+    added = results["egress"]["proxied_ms"]["p50"] - results["egress"]["direct_ms"]["p50"]
+    rows = []
+
+    def row(what: str, goal: str, measured: str, reached: bool) -> None:
+        rows.append([what, goal, measured, verdict(results, reached)])
+
+    if floor:
+        row("a cold sandbox, from the call to the first output inside, median", "at most twice the floor",
+            f"{cold:.1f} ms, {cold / floor:.2f} times", cold <= 2 * floor)  # fmt: skip
+    if others:
+        best = min(others, key=others.get)
+        row("the same beside container runtimes", "faster than each", f"{others[best] / cold:.1f} times faster than {best}",
+            cold < others[best])  # fmt: skip
+    row("a warm sandbox, the same", "at most 5 ms", milliseconds(warm), warm <= 5)
+    row(f"{burst['count']} sandboxes at once, median", "at most 350 ms, all succeed",
+        f"{burst.get('p50', 0):.0f} ms, {burst['succeeded']} succeed", whole and burst["p50"] <= 350)  # fmt: skip
+    call = results["calls"]["read_file"]["p50"]
+    row("a tool call's round trip, median", "at most 0.3 ms", f"{call:.2f} ms", call <= 0.3)
+    row("memory of a sandbox that only exists", "at most 5 MiB", f"{results['idle']['mib']:.1f} MiB",
+        results["idle"]["mib"] <= 5)  # fmt: skip
+    row("what the egress proxy adds to a connection, median", "at most 2 ms", f"{added:.2f} ms", added <= 2)
+    memory = results["egress"]["memory_mib"]
+    row("what it adds in memory", "at most 20 MiB", f"{memory:.1f} MiB", memory <= 20)
+    return rows
 
 
 def verdict(results: dict, reached: bool) -> str:
@@ -65,7 +103,7 @@ def verdict(results: dict, reached: bool) -> str:
 
 
 def table(name: str, results: dict) -> str:
-    tables = {"schedule": schedule_table, "job": job_table}
+    tables = {"schedule": schedule_table, "job": job_table, "sandbox": sandbox_table}
     return "\n\n".join([*tables[name](results), machine_line(results["machine"])]) + "\n"
 
 
@@ -115,6 +153,40 @@ def job_table(results: dict) -> list[str]:
     ]  # fmt: skip
     where = "Where a Bellglass job spends it, from the times in its event log:"
     return [markdown(head, rows), note, where, markdown(["from → to", "p50", "p95"], steps)]
+
+
+def sandbox_table(results: dict) -> list[str]:
+    floor = results["peers"].get("floor", {}).get("start_ms", {}).get("p50")
+    rows = []
+    for name, peer in results["peers"].items():
+        burst = results["burst"].get(name)
+        times = f"{peer['start_ms']['p50'] / floor:.2f}×" if floor else ""
+        at_once = [f"{burst['p50']:.0f} ms", f"{burst['p95']:.0f} ms", f"{burst['succeeded']}"] if burst else ["", "", ""]
+        spread = peer["start_ms"]
+        rows.append([peer["label"], milliseconds(spread["p50"]), milliseconds(spread["p95"]), times, *at_once])
+    for name, why in results["not_available_here"].items():
+        rows.append([name, f"not measured: {why}", "", "", "", "", ""])
+    count = results["burst"]["cold"]["count"]
+    head = ["what runs `bash -c 'echo hi'`", "p50", "p95", "of the floor", f"{count} at once, p50", "p95", "succeeded"]
+    note = (
+        f"{results['runs']} runs of each, one of each in turn, from the call to the first output. "
+        f"Started, used and ended one after the other by as many hands as there are cores, Bellglass makes "
+        f"{results['starts_per_second']:.0f} cold sandboxes a second."
+    )
+    calls = [[f"`{name}`" if " " not in name else f"`{name} … true`", f"{each['p50']:.2f} ms", f"{each['p95']:.2f} ms"]
+             for name, each in results["calls"].items()]  # fmt: skip
+    idle, egress = results["idle"], results["egress"]
+    rest = (
+        f"{idle['running']:,} sandboxes that only exist take {idle['mib']:.2f} MiB each, kernel structures included, by "
+        f"what is charged to their control groups; the guest's own proportional share is {idle['guest_mib']:.2f} MiB, and what "
+        f"the host had left fell by {idle['host_mib']:.2f} MiB for each. "
+        f"A connection, a request and its answer take {egress['direct_ms']['p50']:.2f} ms (p95 "
+        f"{egress['direct_ms']['p95']:.2f} ms) on the host's loopback and {egress['proxied_ms']['p50']:.2f} ms (p95 "
+        f"{egress['proxied_ms']['p95']:.2f} ms) from inside through the egress proxy; {egress['held']} open connections "
+        f"take {egress['memory_mib']:.1f} MiB of the proxy's memory."
+    )
+    about = "A call in a sandbox that is there, from the request to its result:"
+    return [markdown(head, rows), note, about, markdown(["call", "p50", "p95"], calls), rest]
 
 
 def machine_line(facts: dict) -> str:

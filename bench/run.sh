@@ -45,6 +45,43 @@ install_missing() {
     rm -f "$log"
 }
 
+# What the benchmark of sandboxes is measured beside. What cannot be had is named in its table, so
+# nothing here is fatal.
+install_runtimes() {
+    local program missing=()
+    for program in crun runc podman dockerd; do
+        command -v "$program" >/dev/null || missing+=("${program/dockerd/docker.io}")
+    done
+    local log
+    log=$(mktemp)
+    if [ ${#missing[@]} -gt 0 ]; then
+        printf 'bench: installing %s\n' "${missing[*]}"
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
+            --no-install-recommends "${missing[@]}" >>"$log" 2>&1 || tail -n 3 "$log" >&2
+    fi
+    if ! command -v runsc >/dev/null; then
+        printf 'bench: installing runsc\n'
+        # Newer ones work without tracing; they are in the backports where those are configured.
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
+            --target-release "$(. /etc/os-release && printf %s "${VERSION_CODENAME:-}")-backports" runsc >>"$log" 2>&1 ||
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes runsc >>"$log" 2>&1 ||
+            tail -n 3 "$log" >&2
+    fi
+    rm -f "$log"
+}
+
+# Drives our own sandboxes; built like the program that is measured.
+build_driver() {
+    local folder=release profile=(--release)
+    case $binary in
+    */debug/*) folder=debug profile=() ;;
+    esac
+    cargo build --quiet --locked "${profile[@]}" --package bellglass-sandbox --example sandbox_bench ||
+        fail "the driver of the sandbox benchmark could not be built"
+    BENCH_SANDBOX_DRIVER=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/sandbox_bench")
+    export BENCH_SANDBOX_DRIVER
+}
+
 # The peers' Python packages, in an environment of their own below target/.
 make_environment() {
     venv=target/bench-venv
@@ -72,11 +109,21 @@ choose_binary() {
 }
 
 smoke=no
+names=
 for argument in "$@"; do
-    [ "$argument" != --smoke ] || smoke=yes
+    case $argument in
+    --smoke) smoke=yes ;;
+    *) names+=" $argument" ;;
+    esac
 done
 
 install_missing
 make_environment
 choose_binary
+case "${names:- sandbox} " in
+*" sandbox "*)
+    [ "$smoke" = yes ] || install_runtimes
+    build_driver
+    ;;
+esac
 exec "$venv/bin/python" -B bench/run.py --binary "$(realpath "$binary")" --scratch target/bench "$@"

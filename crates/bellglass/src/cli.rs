@@ -70,6 +70,9 @@ pub(crate) struct Serve {
     /// Jobs at once [default: twice the number of cores]
     #[arg(long, value_name = "N", env = "BELLGLASS_SLOTS")]
     pub(crate) slots: Option<usize>,
+    /// Sandboxes kept ready at the most; 0 makes each when its job comes [default: 4]
+    #[arg(long, value_name = "N", env = "BELLGLASS_WARM")]
+    pub(crate) warm: Option<usize>,
 }
 
 /// Where things are kept.

@@ -10,17 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits};
+use bellglass_agent::model::catalogue::Catalogue;
+use bellglass_protocol::job::{Budget, DEFAULT_IMAGE, IsolationLevel, Limits};
+use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::network::HostRule;
 use bellglass_protocol::quantity::{ByteSize, Seconds};
-use bellglass_protocol::request::{ModelOffer, Offer};
+use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
+use bellglass_sandbox::pool::PoolSize;
 use bellglass_server::{Secret, ServerSettings};
 use serde::Deserialize;
 
 use crate::cli;
 use crate::host_network::{HostNetwork, NetworkConfig};
-use crate::installation::SandboxSettings;
+use crate::installation::{SandboxSettings, WarmSettings};
+use crate::model_config::{self, ModelEnvironment, ModelSection};
 use crate::secret_config::SecretSection;
 
 /// What `bellglass.toml` may say.
@@ -31,10 +35,12 @@ pub(crate) struct ConfigFile {
     pub(crate) images: Option<PathBuf>,
     pub(crate) server: ServerSection,
     pub(crate) worker: WorkerSection,
+    pub(crate) sandbox: SandboxSection,
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
+    /// What a task may spend when it does not say.
+    pub(crate) budget: Budget,
     pub(crate) network: NetworkSection,
-    pub(crate) sandbox: SandboxSection,
     pub(crate) secrets: BTreeMap<String, SecretSection>,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
@@ -80,6 +86,20 @@ impl Default for WorkerSection {
     }
 }
 
+/// Sandboxes that are made ahead of their jobs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WarmSection {
+    pub(crate) min: usize,
+    pub(crate) max: usize,
+}
+
+impl Default for WarmSection {
+    fn default() -> Self {
+        Self { min: 1, max: 4 }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ImageSection {
@@ -109,18 +129,14 @@ pub(crate) struct SandboxSection {
     pub(crate) isolation: IsolationLevel,
     /// gVisor's executable: a path, or a name that is looked for in PATH.
     pub(crate) runsc: PathBuf,
+    pub(crate) warm: WarmSection,
 }
 
 impl Default for SandboxSection {
     fn default() -> Self {
-        Self { isolation: IsolationLevel::default(), runsc: "runsc".into() }
+        let warm = WarmSection::default();
+        Self { isolation: IsolationLevel::default(), runsc: "runsc".into(), warm }
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct ModelSection {
-    pub(crate) base_url: Option<String>,
 }
 
 /// Limits of which some are named.
@@ -172,7 +188,7 @@ pub(crate) struct Config {
 pub(crate) struct Environment {
     data_home: Option<PathBuf>,
     config_home: Option<PathBuf>,
-    has_model_key: bool,
+    models: ModelEnvironment,
     token: Option<String>,
     /// The proxy through which this host reaches the world.
     upstream_proxy: Option<String>,
@@ -193,8 +209,7 @@ impl Environment {
         Self {
             data_home: xdg("XDG_DATA_HOME", ".local/share"),
             config_home: xdg("XDG_CONFIG_HOME", ".config"),
-            has_model_key: variable("OPENAI_API_KEY").is_some()
-                || variable("ANTHROPIC_API_KEY").is_some(),
+            models: ModelEnvironment::read(),
             token: std::env::var("BELLGLASS_TOKEN").ok().filter(|token| !token.is_empty()),
             upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
                 .into_iter()
@@ -245,8 +260,9 @@ impl Config {
         self.environment.cluster.as_deref()
     }
 
-    pub(crate) fn has_model(&self) -> bool {
-        self.environment.has_model_key || self.file.model.base_url.is_some()
+    /// The models that tasks can have.
+    pub(crate) fn models(&self, data: &Path) -> anyhow::Result<Catalogue> {
+        model_config::catalogue(&self.file.model, &self.environment.models, data)
     }
 
     pub(crate) fn data(&self, flag: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
@@ -289,8 +305,9 @@ impl Config {
     }
 
     pub(crate) fn sandboxes(&self) -> SandboxSettings {
-        let SandboxSection { isolation, runsc } = &self.file.sandbox;
-        SandboxSettings { isolation: *isolation, runsc: self.environment.program(runsc) }
+        let SandboxSection { isolation, runsc, .. } = &self.file.sandbox;
+        let runsc = self.environment.program(runsc);
+        SandboxSettings { isolation: *isolation, runsc, warm: None }
     }
 
     fn data_home(&self) -> anyhow::Result<&Path> {
@@ -341,6 +358,16 @@ impl Config {
         }
     }
 
+    /// How many sandboxes are kept ready.
+    pub(crate) fn warm(&self, flag: Option<usize>) -> WarmSettings {
+        let WarmSection { min, max } = self.file.sandbox.warm;
+        WarmSettings {
+            size: PoolSize { min, max: flag.unwrap_or(max).min(1000) },
+            image: self.file.image.default.clone(),
+            limits: self.file.limits,
+        }
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         self.file.worker.lease.duration().max(Duration::from_secs(1))
     }
@@ -350,7 +377,7 @@ impl Config {
     }
 
     /// What jobs are offered here.
-    pub(crate) fn offer(&self) -> anyhow::Result<Offer> {
+    pub(crate) fn offer(&self, models: ModelOffer) -> anyhow::Result<Offer> {
         let defaults = self.file.limits;
         let offer = Offer {
             defaults,
@@ -358,11 +385,17 @@ impl Config {
             default_image: self.file.image.default.clone(),
             isolation: self.file.sandbox.isolation,
             secrets: self.file.secrets.keys().cloned().collect(),
-            model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
+            models,
+            budget: self.file.budget.or(default_budget()),
         };
         offer.check().context("[limits] or [max_limits] in bellglass.toml is wrong")?;
         Ok(offer)
     }
+}
+
+/// Enough for long work, and an end for what never ends.
+fn default_budget() -> Budget {
+    Budget { steps: Some(1000), ..Budget::default() }
 }
 
 /// Reads an address such as `http://user:password@proxy.example:3128`.
@@ -461,7 +494,7 @@ mod tests {
         {
             let file = parse(wrong, Path::new("bellglass.toml")).unwrap();
             let config = Config { named: None, file, environment: Environment::default() };
-            assert!(config.offer().is_err(), "{wrong}");
+            assert!(config.offer(ModelOffer::default()).is_err(), "{wrong}");
         }
     }
 
@@ -484,7 +517,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url registries private_exceptions value env file hosts path header format isolation runsc memory disk processes cpus open_files time step_time output total_output";
+                   default base_url fallback wire idle_time context_tokens reasoning recordings record prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -496,7 +529,9 @@ mod tests {
             "[image]\n",
             "[model]\n",
             "[network]\n",
+            "[budget]\n",
             "[sandbox]\n",
+            "[sandbox.warm]\n",
             "[secrets.x]\nhosts = []\n",
             "[limits]\n",
             "[max_limits]\n",
@@ -510,7 +545,9 @@ mod tests {
                     "image",
                     "model",
                     "network",
+                    "budget",
                     "sandbox",
+                    "warm",
                     "secrets",
                     "limits",
                     "max_limits",

@@ -1,16 +1,22 @@
 //! The parts of Bellglass on this machine, opened and put together.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::host_network::HostNetwork;
 use anyhow::Context as _;
 use async_trait::async_trait;
+use bellglass_agent::model::catalogue::Catalogue;
 use bellglass_protocol::id::WorkerId;
-use bellglass_protocol::job::IsolationLevel;
+use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_sandbox::image::ImageStore;
-use bellglass_sandbox::{BackendError, Backends, GvisorBackend, NamespaceBackend};
+use bellglass_sandbox::pool::PoolSize;
+use bellglass_sandbox::{
+    Backend, BackendError, Backends, GvisorBackend, NamespaceBackend, SandboxName, SandboxOrder,
+    WarmPool,
+};
 use bellglass_server::{Images, Isolation};
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{SqliteStore, Store};
@@ -23,7 +29,10 @@ pub(crate) struct Installation {
     pub(crate) backends: Arc<Backends>,
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
+    pub(crate) models: Arc<Catalogue>,
     pub(crate) network: Arc<HostNetwork>,
+    /// Keeps sandboxes ready, if any are to be.
+    pool: Option<Arc<WarmPool>>,
     data: PathBuf,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
     orphaned_after: Duration,
@@ -42,6 +51,7 @@ impl Installation {
         data: &Path,
         images: &Path,
         network: HostNetwork,
+        models: Catalogue,
         sandboxes: &SandboxSettings,
     ) -> anyhow::Result<Self> {
         let database = database(data);
@@ -49,14 +59,17 @@ impl Installation {
         let store = store.with_context(|| format!("cannot open {}", database.display()))?;
         let artifacts =
             Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
-        let backends = backends(data, sandboxes)
+        let images = Arc::new(BuiltImages::new(ImageStore::new(images.to_path_buf())));
+        let (backends, pool) = backends(data, sandboxes, &images)
             .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;
         Ok(Self {
             store: Arc::new(store),
             artifacts: Arc::new(artifacts),
             backends: Arc::new(backends),
-            images: Arc::new(BuiltImages(ImageStore::new(images.to_path_buf()))),
+            images,
             live: LiveSandboxes::default(),
+            models: Arc::new(models),
+            pool,
             network: Arc::new(network),
             data: data.to_path_buf(),
             orphaned_after: ORPHANED_AFTER,
@@ -66,6 +79,13 @@ impl Installation {
     /// For a process that nobody starts again: its sandboxes end soon after it.
     pub(crate) fn without_successor(self) -> Self {
         Self { orphaned_after: Duration::from_secs(30), ..self }
+    }
+
+    /// Ends the sandboxes that belong to no job.
+    pub(crate) async fn end_warm_sandboxes(&self) {
+        if let Some(pool) = &self.pool {
+            pool.close().await;
+        }
     }
 
     pub(crate) fn worker(&self, slots: usize, lease: Duration, sweep_every: Duration) -> Worker {
@@ -78,6 +98,7 @@ impl Installation {
             spools: self.data.join("spools"),
             orphaned_after: self.orphaned_after,
             sweep_every,
+            models: self.models.clone(),
         };
         Worker::new(
             settings,
@@ -98,18 +119,56 @@ pub(crate) struct SandboxSettings {
     pub(crate) isolation: IsolationLevel,
     /// gVisor's executable, wherever it may be.
     pub(crate) runsc: PathBuf,
+    /// Which sandboxes are kept ready, if any.
+    pub(crate) warm: Option<WarmSettings>,
+}
+
+/// Sandboxes that are made ahead of their jobs. They get these limits at first.
+#[derive(Clone, Debug)]
+pub(crate) struct WarmSettings {
+    pub(crate) size: PoolSize,
+    pub(crate) image: String,
+    pub(crate) limits: Limits,
 }
 
 /// What to do where gVisor does not work.
 pub(crate) const GVISOR_REMEDY: &str = "install the Debian package runsc (on Debian 12 from \
     bookworm-backports), or say where it is with `runsc` under [sandbox]; `bellglass doctor` tries it";
 
-fn backends(data: &Path, settings: &SandboxSettings) -> Result<Backends, BackendError> {
-    let namespace = NamespaceBackend::new(data.join("sandboxes"))?;
+fn backends(
+    data: &Path,
+    settings: &SandboxSettings,
+    images: &Arc<BuiltImages>,
+) -> Result<(Backends, Option<Arc<WarmPool>>), BackendError> {
+    let namespace: Arc<dyn Backend> = Arc::new(NamespaceBackend::new(data.join("sandboxes"))?);
     let gvisor = GvisorBackend::new(data.join("gvisor-sandboxes"), &settings.runsc)?;
-    Ok(Backends::new(Arc::new(namespace), "`bellglass doctor` says what is missing")
+    // Where every job is to have more than this level, nobody would take them.
+    let warm = settings.warm.as_ref();
+    let warm = warm.filter(|warm| warm.size.max > 0 && settings.isolation == namespace.level());
+    let pool = warm.map(|warm| Arc::new(keep_ready(namespace.clone(), warm, images)));
+    let namespace = pool.clone().map_or(namespace, |pool| pool);
+    let backends = Backends::new(namespace, "`bellglass doctor` says what is missing")
         .with(Arc::new(gvisor), GVISOR_REMEDY)
-        .preferring(settings.isolation))
+        .preferring(settings.isolation);
+    Ok((backends, pool))
+}
+
+fn keep_ready(
+    backend: Arc<dyn Backend>,
+    settings: &WarmSettings,
+    images: &Arc<BuiltImages>,
+) -> WarmPool {
+    let (images, image, limits) = (images.clone(), settings.image.clone(), settings.limits);
+    let template = move || {
+        Some(SandboxOrder {
+            name: SandboxName::throwaway(),
+            rootfs: images.store.rootfs(&image)?,
+            limits,
+            nested_sandboxing: false,
+            orphaned_after: None,
+        })
+    };
+    WarmPool::open(backend, settings.size, Box::new(template))
 }
 
 #[async_trait]
@@ -123,18 +182,46 @@ impl Isolation for Installed {
 pub(crate) struct Installed(pub(crate) Arc<Backends>);
 
 /// The images on this machine.
-pub(crate) struct BuiltImages(ImageStore);
+pub(crate) struct BuiltImages {
+    store: ImageStore,
+    /// When each image that is asked for was last seen.
+    seen: Mutex<HashMap<String, Instant>>,
+}
+
+impl BuiltImages {
+    /// An image that was there a moment ago is believed to be there: thousands may ask each second.
+    const BELIEVED: Duration = Duration::from_millis(500);
+
+    fn new(store: ImageStore) -> Self {
+        Self { store, seen: Mutex::default() }
+    }
+
+    fn is_believed(&self, name: &str) -> bool {
+        let seen = self.seen.lock().expect("no code panics while it holds this lock");
+        seen.get(name).is_some_and(|at| at.elapsed() < Self::BELIEVED)
+    }
+}
 
 #[async_trait]
 impl ImageSource for BuiltImages {
     async fn rootfs(&self, image: &str) -> Option<PathBuf> {
-        self.0.rootfs(image)
+        self.store.rootfs(image)
     }
 }
 
 #[async_trait]
 impl Images for BuiltImages {
     async fn exists(&self, name: &str) -> bool {
-        self.0.rootfs(name).is_some()
+        if self.is_believed(name) {
+            return true;
+        }
+        // Only what exists is remembered, so nobody can fill this up.
+        let exists = self.store.rootfs(name).is_some();
+        let mut seen = self.seen.lock().expect("no code panics while it holds this lock");
+        match exists {
+            true => drop(seen.insert(name.to_owned(), Instant::now())),
+            false => drop(seen.remove(name)),
+        }
+        exists
     }
 }

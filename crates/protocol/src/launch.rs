@@ -26,6 +26,27 @@ pub struct LaunchOrder {
     #[serde(default)]
     pub kernel: Kernel,
     pub guest: GuestConfig,
+    /// Whether the cage is made ahead of its job. The guest then waits for an [`Adoption`] on the
+    /// wire's first connection, and ends if that connection does.
+    #[serde(default)]
+    pub held: bool,
+}
+
+/// What turns a sandbox that was made ahead into that of one job: one line of JSON, answered by a
+/// line with [`Adopted`] or [`LaunchFailure`]. The guest then starts as in any other sandbox.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Adoption {
+    pub name: String,
+    pub disk: ByteSize,
+    pub shared_memory: ByteSize,
+    pub guest: GuestConfig,
+}
+
+/// The sandbox is the job's from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopted {
+    pub enforced: Vec<String>,
+    pub missing: Vec<String>,
 }
 
 /// Whose kernel answers the system calls of what runs inside.

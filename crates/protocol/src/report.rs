@@ -14,6 +14,8 @@ pub struct SandboxReport {
     pub backend: String,
     pub isolation: IsolationLevel,
     pub image: String,
+    #[serde(default)]
+    pub start: Start,
     /// What the backend set up, one short sentence each.
     pub enforced: Vec<String>,
     /// What this host could not give, one short sentence each.
@@ -24,6 +26,18 @@ pub struct SandboxReport {
     pub checks: Vec<Check>,
     /// What the guest saw. It comes from inside, so it is a witness and not a proof.
     pub inside: Probe,
+}
+
+/// How a sandbox came to its job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// It was made for the job.
+    #[default]
+    Cold,
+    /// It was made ahead, belonged to nobody, and became the job's.
+    Warm,
 }
 
 /// One claim about a sandbox, looked at.

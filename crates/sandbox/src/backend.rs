@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{IsolationLevel, Limits};
-use bellglass_protocol::report::{Check, Probe};
+use bellglass_protocol::report::{Check, Probe, Start};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How sandboxes are made. One implementation for each isolation technology.
@@ -22,6 +22,14 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Makes a sandbox. When this returns an error, nothing of it is left.
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError>;
+
+    /// Makes a sandbox ahead of its job, under a name of its own; none if this backend cannot.
+    async fn prepare(
+        &self,
+        _order: &SandboxOrder,
+    ) -> Result<Option<Box<dyn PreparedSandbox>>, BackendError> {
+        Ok(None)
+    }
 
     /// Finds a sandbox that an earlier process of ours started and that still runs.
     async fn find(
@@ -44,6 +52,24 @@ pub trait Backend: Send + Sync + 'static {
     /// Removes every sandbox, and every trace of one, whose name is not in `keep`. Returns how many.
     /// For times when nobody starts sandboxes here.
     async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError>;
+}
+
+/// A sandbox that belongs to no job yet. It ends with this process, its traces with the next sweep.
+#[async_trait]
+pub trait PreparedSandbox: Send + Sync {
+    /// Whether it can become the sandbox of this order, whose image is the one that it was prepared
+    /// with.
+    fn fits(&self, order: &SandboxOrder) -> bool;
+
+    /// Makes it the sandbox of this order, name and limits and all, as if it had been started so.
+    /// When this returns an error, nothing of it is left. The order must fit.
+    async fn adopt(
+        self: Box<Self>,
+        order: &SandboxOrder,
+    ) -> Result<Box<dyn RunningSandbox>, BackendError>;
+
+    /// Ends it and removes every trace of it.
+    async fn discard(self: Box<Self>);
 }
 
 /// A sandbox that has been started. Dropping this does not stop it: see [`RunningSandbox::stop`].
@@ -78,6 +104,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> WireStream for T {}
 pub struct SetUp {
     pub enforced: Vec<String>,
     pub missing: Vec<String>,
+    pub start: Start,
 }
 
 /// What a sandbox is to be like.

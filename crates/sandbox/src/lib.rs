@@ -10,11 +10,15 @@ pub mod gvisor;
 pub mod host;
 pub mod image;
 pub mod namespace;
+pub mod pool;
 mod sandbox;
 pub mod trial;
 
-pub use backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder, WireStream};
+pub use backend::{
+    Backend, BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder, WireStream,
+};
 pub use backends::{Backends, Lacking};
 pub use gvisor::GvisorBackend;
 pub use namespace::NamespaceBackend;
+pub use pool::WarmPool;
 pub use sandbox::{Sandbox, SandboxError};

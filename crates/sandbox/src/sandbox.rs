@@ -68,6 +68,7 @@ impl Sandbox {
                 backend: backend.name().into(),
                 isolation: backend.level(),
                 image: image.into(),
+                start: set_up.start,
                 enforced: set_up.enforced,
                 missing: set_up.missing,
                 checks: running.attest(&probe),

@@ -11,6 +11,7 @@ use bellglass_protocol::view::JobStatus;
 use bellglass_protocol::wire::{Language, MAX_NOTEBOOK};
 use bellglass_sandbox::client::GuestClient;
 use bellglass_sandbox::{Sandbox, SandboxName};
+use bellglass_store::artifacts::ArtifactKey;
 use bellglass_store::{Store, StoreError};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
@@ -141,6 +142,10 @@ async fn pack(
         Addition { name: "memory.json", content: memory(shared.store.clone(), log.job).boxed() },
     ];
     additions.extend(notebooks(sandbox.guest()).await);
+    if let Some(content) = last_context(shared, log.job).await {
+        let content = futures::stream::once(async { Ok(content.into()) }).boxed();
+        additions.push(Addition { name: "context/current.json", content });
+    }
     let limit = spec.limits.disk.0;
     let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
     let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
@@ -156,6 +161,16 @@ async fn pack(
             reason => Packed::LeftTo(reason),
         },
     }
+}
+
+/// The conversation with the model, if there was one.
+async fn last_context(shared: &Shared, job: JobId) -> Option<Vec<u8>> {
+    let mut body = shared.artifacts.get(&ArtifactKey::context(job), None).await.ok()?;
+    let mut content = Vec::new();
+    while let Some(piece) = body.stream.next().await {
+        content.extend_from_slice(&piece.ok()?);
+    }
+    Some(content)
 }
 
 /// The events so far, as they go into the ZIP: page by page, since there can be many.

@@ -5,6 +5,7 @@
 
 mod attachments;
 mod capture;
+mod clock;
 mod connection_log;
 mod ending;
 mod hands;
@@ -20,6 +21,7 @@ mod spool;
 mod stop;
 mod sweep;
 mod way_out;
+mod world;
 mod zip_names;
 
 pub use live::{LiveSandbox, LiveSandboxes};

@@ -16,7 +16,7 @@ use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::host_network::HostNetwork;
-use crate::installation::{Installation, Installed};
+use crate::installation::{Installation, Installed, SandboxSettings};
 use crate::live_files::LiveFiles;
 
 pub(super) async fn serve(
@@ -35,8 +35,9 @@ pub(super) async fn serve(
         format!("cannot listen on {listen}; is another server running there? choose another with --listen")
     })?;
     let address = listener.local_addr()?;
-    let installation =
-        Installation::open(&data, &images, config.network()?, &config.sandboxes()).await?;
+    let sandboxes = SandboxSettings { warm: Some(config.warm(flags.warm)), ..config.sandboxes() };
+    let (network, models) = (config.network()?, config.models(&data)?);
+    let installation = Installation::open(&data, &images, network, models, &sandboxes).await?;
     // Before anything is counted.
     let other_metrics = crate::telemetry::count()?;
     let shutdown = CancellationToken::new();
@@ -47,7 +48,7 @@ pub(super) async fn serve(
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),
         live: Arc::new(LiveFiles(installation.live.clone())),
-        offer: config.offer()?,
+        offer: config.offer(installation.models.offer())?,
         isolation: Arc::new(Installed(installation.backends.clone())),
         images: installation.images.clone(),
         settings,
@@ -60,6 +61,7 @@ pub(super) async fn serve(
 
     let serving = bellglass_server::serve(listener, app, shutdown.clone().cancelled_owned());
     let ended = run_together(serving, worker, &shutdown).await;
+    installation.end_warm_sandboxes().await;
     installation.store.close().await;
     ended?;
     tracing::info!("stopped; jobs that were running go on when the server starts again");

@@ -9,25 +9,19 @@ use std::path::Path;
 use bellglass_protocol::launch::{IdMapping, Kernel, LaunchOrder};
 
 use super::syscalls::{self, Stage as _};
-use super::{Failed, devices, gvisor_room, id_maps, mounts, privileges};
+use super::{Failed, devices, gvisor_room, id_maps, mounts};
 
-/// Runs in the new process. Gives the report pipe back, since it moves while descriptors are closed.
+/// Runs in the new process. What it may still do is given up after this.
 pub(super) fn build(
     order: &LaunchOrder,
     image: mounts::ImageSource,
     scratch: Option<OwnedFd>,
     listener: &UnixListener,
-    report: OwnedFd,
-) -> Result<OwnedFd, (Failed, OwnedFd)> {
-    match close_around(order, image, scratch) {
-        Ok(()) => {}
-        Err(failed) => return Err((failed, report)),
-    }
+    report: &OwnedFd,
+) -> Result<(), Failed> {
+    close_around(order, image, scratch)?;
     // Last of all: no descriptor of the host survives but the wire's socket and the report pipe.
-    match keep_only(&[listener.as_raw_fd(), report.as_raw_fd()]) {
-        Ok(()) => Ok(report),
-        Err(failed) => Err((failed, report)),
-    }
+    keep_only(&[listener.as_raw_fd(), report.as_raw_fd()])
 }
 
 fn close_around(
@@ -50,8 +44,7 @@ fn close_around(
         Kernel::Host => {
             devices::mount_dev(&root, order.shared_memory)?;
             devices::mount_proc(&root, order.guest.nested_sandboxing)?;
-            leave_the_host(&root)?;
-            privileges::drop_all_but_needed()
+            leave_the_host(&root)
         }
         Kernel::Gvisor { runsc } => {
             // gVisor's kernel sees all of the scratch space; what runs on it sees only the root.

@@ -60,12 +60,23 @@ pub(super) fn mount_dev(root: &Path, shared_memory: ByteSize) -> Result<(), Fail
     let shm = dev.join("shm");
     fs::create_dir(&shm).stage("make /dev/shm")?;
     let quiet_data = QUIET | libc::MS_NODEV;
-    let options = format!("mode=1777,size={},nr_inodes=4096", shared_memory.0);
+    let options = format!("mode=1777,{}", shared_room(shared_memory));
     mount("shm", &shm, "tmpfs", quiet_data, &options).stage("mount /dev/shm")?;
     fs::set_permissions(&shm, Permissions::from_mode(0o1777))
         .stage("open /dev/shm to everybody")?;
     mount("dev", &dev, "", libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | QUIET, "")
         .stage("make /dev read-only")
+}
+
+/// Gives /dev/shm another room. For a root that is in place.
+pub(super) fn change_shared_room(shared_memory: ByteSize) -> Result<(), Failed> {
+    let flags = libc::MS_REMOUNT | QUIET | libc::MS_NODEV;
+    mount("none", Path::new("/dev/shm"), "", flags, &shared_room(shared_memory))
+        .stage("change the size of /dev/shm")
+}
+
+fn shared_room(size: ByteSize) -> String {
+    format!("size={},nr_inodes=4096", size.0)
 }
 
 /// How many user namespaces can be made inside where nested sandboxes are wanted: a few for each

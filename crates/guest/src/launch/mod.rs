@@ -9,6 +9,7 @@ mod cage;
 mod devices;
 mod disk;
 mod gvisor_room;
+mod held;
 mod id_maps;
 mod mounts;
 pub(crate) mod privileges;
@@ -121,31 +122,45 @@ fn inhabit(
     listener: UnixListener,
     report: OwnedFd,
 ) -> ! {
-    let report = match cage::build(order, image, scratch, &listener, report) {
-        Ok(report) => report,
-        Err((failed, report)) => give_up(&failed, report),
-    };
+    if let Err(failed) = cage::build(order, image, scratch, &listener, &report) {
+        give_up(&report, &failed);
+    }
     match &order.kernel {
+        Kernel::Host if order.held => {
+            let builder = held::Builder::start(order.clone()).stage("start the builder");
+            let builder = builder.and_then(|builder| {
+                privileges::drop_all_but_needed()?;
+                Ok(builder)
+            });
+            let builder = builder.unwrap_or_else(|failed| give_up(&report, &failed));
+            let adapt = Box::new(|adoption: &_| builder.build(adoption));
+            crate::inside::run_ahead(listener, order.guest.clone(), || be_ready(report), adapt)
+        }
         Kernel::Host => {
-            let _ = rustix::io::write(report.as_fd(), b"ready");
-            drop(report);
+            if let Err(failed) = privileges::drop_all_but_needed() {
+                give_up(&report, &failed);
+            }
+            be_ready(report);
             crate::inside::run(listener, order.guest.clone())
         }
         Kernel::Gvisor { .. } => match crate::warden::start_gvisor(order) {
             Ok(sandbox) => {
-                let _ = rustix::io::write(report.as_fd(), b"ready");
-                drop(report);
+                be_ready(report);
                 crate::warden::keep(listener, sandbox)
             }
-            Err(failed) => give_up(&failed, report),
+            Err(failed) => give_up(&report, &failed),
         },
     }
 }
 
-fn give_up(failed: &Failed, report: OwnedFd) -> ! {
+fn be_ready(report: OwnedFd) {
+    let _ = rustix::io::write(report.as_fd(), b"ready");
+}
+
+fn give_up(report: &OwnedFd, failed: &Failed) -> ! {
     let text = format!("{}\0{}", failed.stage, failed.error);
     let _ = rustix::io::write(report.as_fd(), text.as_bytes());
-    std::process::exit(1);
+    std::process::exit(1)
 }
 
 fn read_report(reader: OwnedFd) -> Result<(), Failed> {

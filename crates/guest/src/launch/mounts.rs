@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use bellglass_protocol::launch::{IdMapping, LaunchOrder};
+use bellglass_protocol::quantity::ByteSize;
 
 use super::Failed;
 use super::syscalls::{Stage as _, attach_mount, mount, open_tree_clone, set_id_mapped};
@@ -78,10 +79,8 @@ pub(super) fn assemble(
     match scratch_disk {
         Some(disk) => attach_mount(disk.as_fd(), scratch),
         None => {
-            let inodes = inodes(order.disk.0);
-            let options = format!("mode=0755,size={},nr_inodes={inodes}", order.disk.0);
-            let flags = libc::MS_NOSUID | libc::MS_NODEV;
-            mount("bellglass", scratch, "tmpfs", flags, &options)
+            let options = format!("mode=0755,{}", room(order.disk));
+            mount("bellglass", scratch, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &options)
         }
     }
     .stage("mount the sandbox's scratch space")?;
@@ -105,7 +104,7 @@ pub(super) fn assemble(
     fs::set_permissions(&tmp, Permissions::from_mode(0o1777)).stage("open /tmp to everybody")?;
     bind(&workspace, &root.join(order.guest.workspace.trim_start_matches('/')))?;
     bind(&tmp, &root.join("tmp"))?;
-    write_hosts(order, &root)?;
+    write_hosts(&order.name, &root)?;
     Ok(root)
 }
 
@@ -116,14 +115,24 @@ fn bind(source: &Path, target: &Path) -> Result<(), Failed> {
         .stage(&format!("mount {}", target.display()))
 }
 
+/// Gives everything that is written inside another room. For a root that is in place.
+pub(super) fn change_room(workspace: &str, disk: ByteSize) -> Result<(), Failed> {
+    let flags = libc::MS_REMOUNT | libc::MS_NOSUID | libc::MS_NODEV;
+    mount("none", Path::new(workspace), "", flags, &room(disk)).stage("change the disk's size")
+}
+
+fn room(disk: ByteSize) -> String {
+    format!("size={},nr_inodes={}", disk.0, inodes(disk.0))
+}
+
 /// A file for each 8 KiB: enough for any source tree, bounded for a bomb of empty files.
 fn inodes(bytes: u64) -> u64 {
     (bytes / 8192).max(1024)
 }
 
-fn write_hosts(order: &LaunchOrder, root: &Path) -> Result<(), Failed> {
+pub(super) fn write_hosts(name: &str, root: &Path) -> Result<(), Failed> {
     let etc = root.join("etc");
-    let hosts = format!("127.0.0.1 localhost {}\n::1 localhost\n", order.name);
+    let hosts = format!("127.0.0.1 localhost {name}\n::1 localhost\n");
     fs::write(etc.join("hosts"), hosts).stage("write /etc/hosts")?;
-    fs::write(etc.join("hostname"), format!("{}\n", order.name)).stage("write /etc/hostname")
+    fs::write(etc.join("hostname"), format!("{name}\n")).stage("write /etc/hostname")
 }

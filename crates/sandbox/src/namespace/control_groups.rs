@@ -102,16 +102,29 @@ impl ControlGroups {
         for folder in self.folders(name) {
             fs::create_dir(&folder)?;
         }
+        self.limit(name, limits)
+    }
+
+    /// Changes the limits of groups that are there.
+    pub(crate) fn change(&self, name: &str, limits: &Limits) -> io::Result<()> {
+        // Memory must never be allowed more than memory and swap together, so which of the two can
+        // be written first depends on the direction. What fails the first time fits the second.
+        let _ = self.limit(name, limits);
+        self.limit(name, limits)
+    }
+
+    fn limit(&self, name: &str, limits: &Limits) -> io::Result<()> {
+        let mut failed = None;
         for (controller, parent) in &self.parents {
             let folder = self.folder(parent, name);
             for (file, value) in self.settings(*controller, limits) {
                 let result = fs::write(folder.join(file), value);
                 if !is_optional(file) {
-                    result?;
+                    failed = failed.or(result.err());
                 }
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// The files that hold a sandbox's limits, with what was written to each.

@@ -9,6 +9,7 @@ mod guest_binary;
 mod held;
 pub(crate) mod ids;
 mod launcher;
+mod prepared;
 mod record;
 mod resources;
 mod running;
@@ -27,13 +28,18 @@ use async_trait::async_trait;
 use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::launch::{GuestConfig, IdMapping, Kernel, LaunchOrder};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
+use crate::backend::{
+    Backend, BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder, SetUp,
+};
 use attestation::Claims;
 use control_groups::ControlGroups;
 use guest_binary::GuestBinary;
 use held::HeldNames;
 use ids::IdRanges;
+use launcher::Launcher;
+use prepared::PreparedCage;
 use record::Record;
 use resources::Disks;
 use running::NamespaceSandbox;
@@ -59,6 +65,9 @@ struct Shared {
     held: Arc<HeldNames>,
     /// Our own namespaces, which no sandbox may share.
     own_namespaces: BTreeMap<String, u64>,
+    /// Cages that are built at once. More would only make all of them wait for the same locks of
+    /// the kernel, and the first of many be ready as late as the last.
+    builders: Semaphore,
 }
 
 impl NamespaceBackend {
@@ -75,6 +84,7 @@ impl NamespaceBackend {
         let guest = GuestBinary::load().map_err(BackendError::io("load the guest"))?;
         let digest = hex::encode(Sha256::digest(folder.as_os_str().as_encoded_bytes()));
         let groups = ControlGroups::detect(&format!("{}-", &digest[..8]));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Shared {
             folder,
             guest,
@@ -84,6 +94,7 @@ impl NamespaceBackend {
             disks: Disks::detect(),
             held: Arc::default(),
             own_namespaces: attestation::own_namespaces(),
+            builders: Semaphore::new(2 * cores),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -101,13 +112,24 @@ impl Backend for NamespaceBackend {
 
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
+        let _turn = self.shared.turn_to_build().await;
         blocking(move || {
             let hold = shared.held.hold(&order.name);
-            let record = shared.start(&order)?;
+            let record = shared.start(&order, Purpose::Now)?;
             Ok((shared, record, hold))
         })
         .await
         .and_then(|(shared, record, hold)| NamespaceSandbox::boxed(shared, record, hold))
+    }
+
+    async fn prepare(
+        &self,
+        order: &SandboxOrder,
+    ) -> Result<Option<Box<dyn PreparedSandbox>>, BackendError> {
+        let (shared, order) = (self.shared.clone(), order.clone());
+        let _turn = self.shared.turn_to_build().await;
+        let prepared = blocking(move || PreparedCage::make(shared, order)).await?;
+        Ok(Some(Box::new(prepared)))
     }
 
     async fn find(
@@ -151,9 +173,20 @@ impl Backend for NamespaceBackend {
     }
 }
 
+/// Whether a sandbox is made for a job that is there, or for one that may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Now,
+    Later,
+}
+
 impl Shared {
+    async fn turn_to_build(&self) -> SemaphorePermit<'_> {
+        self.builders.acquire().await.expect("the semaphore is never closed")
+    }
+
     /// Makes a sandbox, or leaves nothing behind.
-    fn start(&self, order: &SandboxOrder) -> Result<Record, BackendError> {
+    fn start(&self, order: &SandboxOrder, purpose: Purpose) -> Result<Record, BackendError> {
         let folder = self.folder.join(order.name.as_str());
         if folder.exists() {
             // An earlier sandbox of this name ended together with whoever would have cleaned up.
@@ -170,27 +203,49 @@ impl Shared {
             ));
         }
         private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
-        let launch_order = self.launch_order(order, &folder, ids);
-        let host_limits = self.host_limits(&order.limits);
-        let result = self
-            .groups
-            .create(order.name.as_str(), &host_limits)
-            .map_err(BackendError::io("make the sandbox's control groups"))
-            .and_then(|()| launcher::launch(&self.guest, &launch_order))
-            .and_then(|launched| {
-                let groups = self.groups.folders(order.name.as_str());
-                let set_up = resources::describe(&order.limits, &self.groups, launch_order.disk);
-                let written = self.groups.written(order.name.as_str(), &host_limits);
-                let claims = Some(Claims::of(&launch_order, groups.clone(), written));
-                let record = Record::new(order.name.clone(), launched, ids, groups, set_up, claims);
-                record.write(&folder).map_err(BackendError::io("record the sandbox"))?;
-                Ok(record)
-            });
+        let result = self.launch(order, &folder, ids, purpose);
         if result.is_err() {
             self.remove_traces(&order.name);
             self.ids.give_back(ids);
         }
         result
+    }
+
+    fn launch(
+        &self,
+        order: &SandboxOrder,
+        folder: &Path,
+        ids: IdMapping,
+        purpose: Purpose,
+    ) -> Result<Record, BackendError> {
+        let name = order.name.as_str();
+        // It starts while the control groups are made, and ends while the record is written.
+        let mut launcher = Launcher::start(&self.guest, name)?;
+        let host_limits = self.host_limits(&order.limits);
+        self.groups
+            .create(name, &host_limits)
+            .map_err(BackendError::io("make the sandbox's control groups"))?;
+        let held = purpose == Purpose::Later;
+        let launch_order = LaunchOrder { held, ..self.launch_order(order, folder, ids) };
+        let launched = launcher.build(&launch_order)?;
+        let (set_up, claims) = self.claim(order, &launch_order, name);
+        let groups = self.groups.folders(name);
+        let claims = Some(claims);
+        let record = Record::new(order.name.clone(), launched, ids, groups, set_up, claims);
+        record.write(folder).map_err(BackendError::io("record the sandbox"))?;
+        Ok(record)
+    }
+
+    /// What is said of a sandbox whose control groups have this name.
+    fn claim(
+        &self,
+        order: &SandboxOrder,
+        launch_order: &LaunchOrder,
+        groups: &str,
+    ) -> (SetUp, Claims) {
+        let set_up = resources::describe(&order.limits, &self.groups, launch_order.disk);
+        let written = self.groups.written(groups, &self.host_limits(&order.limits));
+        (set_up, Claims::of(launch_order, self.groups.folders(groups), written))
     }
 
     fn launch_order(&self, order: &SandboxOrder, folder: &Path, ids: IdMapping) -> LaunchOrder {
@@ -219,6 +274,7 @@ impl Shared {
                 processors: resources::processors(limits, &self.groups),
                 orphaned_after_seconds: order.orphaned_after.map(|time| time.as_secs().max(1)),
             },
+            held: false,
         }
     }
 
@@ -271,7 +327,15 @@ impl Shared {
             .map_err(BackendError::io("list the sandboxes' folders"))?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let names = folders.chain(self.groups.names());
-        Ok(names.filter_map(|name| SandboxName::parse(&name)).collect())
+        let names = names.filter_map(|name| SandboxName::parse(&name)).collect::<HashSet<_>>();
+        // One that was made ahead has its control groups under the name that it had then.
+        let records = names.iter().filter_map(|name| Some((name, self.record_of(name)?)));
+        let made_as: HashSet<SandboxName> = records
+            .filter_map(|(name, record)| {
+                SandboxName::parse(&record.made_as?).filter(|it| it != name)
+            })
+            .collect();
+        Ok(names.difference(&made_as).cloned().collect())
     }
 
     fn remove_orphans(&self, names: &HashSet<SandboxName>) -> usize {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bellglass_protocol::launch::{IdMapping, Launched};
+use bellglass_protocol::launch::{Adopted, IdMapping, Launched};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,10 @@ const RECORD: &str = "sandbox.json";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) name: String,
+    /// The name that it was made under, if that was ahead of its job: its processes and control
+    /// groups still have it.
+    #[serde(default)]
+    pub(super) made_as: Option<String>,
     pub(super) pid: i32,
     /// When the process started, in the kernel's ticks: with the id it names one process for good.
     start_time: u64,
@@ -47,6 +51,7 @@ impl Record {
         let start_time = start_time(launched.pid).unwrap_or(0);
         Self {
             name: name.to_string(),
+            made_as: None,
             pid: launched.pid,
             start_time,
             ids,
@@ -54,6 +59,24 @@ impl Record {
             enforced: launched.enforced.into_iter().chain(set_up.enforced).collect(),
             missing: launched.missing.into_iter().chain(set_up.missing).collect(),
             claims,
+        }
+    }
+
+    /// The record of the same processes once they are another's.
+    pub(super) fn adopted(
+        self,
+        name: &SandboxName,
+        adopted: Adopted,
+        set_up: SetUp,
+        claims: Claims,
+    ) -> Self {
+        Self {
+            made_as: Some(self.name),
+            name: name.to_string(),
+            enforced: adopted.enforced.into_iter().chain(set_up.enforced).collect(),
+            missing: adopted.missing.into_iter().chain(set_up.missing).collect(),
+            claims: Some(claims),
+            ..self
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bellglass_protocol::report::{Check, Probe};
+use bellglass_protocol::report::{Check, Probe, Start};
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -111,6 +111,8 @@ impl RunningSandbox for NamespaceSandbox {
     }
 
     fn set_up(&self) -> SetUp {
-        SetUp { enforced: self.record.enforced.clone(), missing: self.record.missing.clone() }
+        let start = if self.record.made_as.is_some() { Start::Warm } else { Start::Cold };
+        let (enforced, missing) = (self.record.enforced.clone(), self.record.missing.clone());
+        SetUp { enforced, missing, start }
     }
 }

@@ -11,4 +11,5 @@ pub(crate) mod pages;
 pub(crate) mod result;
 pub(crate) mod schedule;
 pub(crate) mod status;
+pub(crate) mod steering;
 pub(crate) mod steps;

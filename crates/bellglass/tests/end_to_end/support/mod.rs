@@ -90,6 +90,8 @@ impl TestServer {
         if let Some(slots) = self.options.slots {
             command.args(["--slots", &slots.to_string()]);
         }
+        // Sandboxes that no job has asked for would be in the way of tests that count.
+        command.env("BELLGLASS_WARM", "0");
         command.envs(self.options.environment.iter().cloned());
         match self.options.user {
             Some(user) => user.command(self.folder.path(), &command, &images()),
@@ -130,10 +132,32 @@ impl TestServer {
 
     /// The first process of a job's sandbox, by its id on the host.
     pub(crate) fn guest_pid(&self, job: &str) -> i32 {
-        let records = SANDBOX_FOLDERS.map(|folder| self.data().join(folder).join(job));
-        let record = records.iter().find_map(|folder| fs::read(folder.join("sandbox.json")).ok());
-        let record: Value = serde_json::from_slice(&record.unwrap()).unwrap();
-        record["pid"].as_i64().unwrap() as i32
+        self.recorded_pid(job).expect("the sandbox is recorded")
+    }
+
+    fn recorded_pid(&self, sandbox: &str) -> Option<i32> {
+        Some(self.record(sandbox)?["pid"].as_i64()? as i32)
+    }
+
+    /// What is written down about a sandbox, whichever backend made it.
+    fn record(&self, sandbox: &str) -> Option<Value> {
+        let records = SANDBOX_FOLDERS.map(|folder| self.data().join(folder).join(sandbox));
+        let record =
+            records.iter().find_map(|folder| fs::read(folder.join("sandbox.json")).ok())?;
+        serde_json::from_slice(&record).ok()
+    }
+
+    /// The control groups of a job's sandbox, whatever they are called.
+    pub(crate) fn recorded_groups(&self, job: &str) -> Vec<PathBuf> {
+        let record = self.record(job).expect("the sandbox is recorded");
+        serde_json::from_value(record["groups"].clone()).unwrap()
+    }
+
+    /// The names of all sandboxes that have a folder.
+    pub(crate) fn sandboxes(&self) -> Vec<String> {
+        let folders = SANDBOX_FOLDERS.map(|folder| fs::read_dir(self.data().join(folder)));
+        let entries = folders.into_iter().flatten().flatten().flatten();
+        entries.map(|folder| folder.file_name().into_string().unwrap()).collect()
     }
 }
 
@@ -147,6 +171,10 @@ impl Drop for TestServer {
         let folders = SANDBOX_FOLDERS.map(|folder| fs::read_dir(self.data().join(folder)));
         for sandbox in folders.into_iter().flatten().flatten().flatten() {
             let name = sandbox.file_name().into_string().unwrap();
+            // One that was made ahead of its job has another name.
+            if let Some(pid) = self.recorded_pid(&name) {
+                host::kill_and_wait(pid);
+            }
             // By its name, since the server may have died before it recorded the process.
             host::guests_of(&name).into_iter().for_each(host::kill_and_wait);
             host::control_groups_of(&name).iter().for_each(|group| drop(fs::remove_dir(group)));
@@ -166,7 +194,7 @@ pub(crate) fn bellglass(folder: &Path) -> Command {
     for name in ours.filter(|name| name.to_string_lossy().starts_with("BELLGLASS_")) {
         command.env_remove(name);
     }
-    for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
+    for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"] {
         command.env_remove(name);
     }
     command.env("XDG_CONFIG_HOME", folder).env("BELLGLASS_IMAGES", images());
@@ -174,7 +202,7 @@ pub(crate) fn bellglass(folder: &Path) -> Command {
 }
 
 /// The folder of the images. Without an image no test here can run.
-fn images() -> PathBuf {
+pub(crate) fn images() -> PathBuf {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     let data_home = || {
         let under_home = || variable("HOME").map(|home| home.join(".local/share"));

@@ -1,0 +1,257 @@
+"""The peers of our sandbox: how each is set up, and the command that runs `echo hi` in it.
+
+A peer that cannot run here is not dropped: it is kept with the words in which it failed.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+PROGRAM = ["/bin/bash", "-c", "echo hi"]
+STARTS_WITHIN = 60
+
+# The same limits as a job's default ones.
+MEMORY = 4 << 30
+PROCESSES = 1104
+CPUS = 2
+
+
+class Unavailable(Exception):
+    pass
+
+
+class Peers:
+    """In a `with` statement: what was set up is gone at the end, whatever happens."""
+
+    def __init__(self, rootfs: str, folder: pathlib.Path, smoke: bool):
+        # runc takes no path with a symlink in it.
+        self.rootfs, self.folder, self.smoke = os.path.realpath(rootfs), folder, smoke
+        self.starts: list[dict] = []
+        self.execs: list[dict] = []
+        self.labels: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self.endings = contextlib.ExitStack()
+
+    def __enter__(self) -> "Peers":
+        try:
+            self.add("floor", "the floor: a C program with the same walls and nothing else", self.floor, in_bursts=True)
+            self.add("bwrap", "bubblewrap (no limits, no overlay)", self.bubblewrap, in_bursts=True)
+            for name, add in self.runtimes().items():
+                if self.smoke:
+                    self.missing[name] = "left out of a smoke run"
+                else:
+                    self.add(name, name, add, in_bursts=name in ("crun", "runc"))
+        except BaseException:
+            self.endings.close()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.endings.close()
+
+    def runtimes(self) -> dict:
+        return {
+            "crun": lambda: self.oci("crun", ["crun"]),
+            "runc": lambda: self.oci("runc", ["runc"]),
+            "podman": self.podman,
+            "runsc": lambda: self.oci("runsc", ["runsc", "--network=none", "--platform=systrap"]),
+            "docker": self.docker,
+        }
+
+    def add(self, name: str, label: str, make, in_bursts: bool) -> None:
+        try:
+            command = make()
+            said = run(prefix() + [word.replace("{n}", "trial") for word in command])
+            if said != "hi\n":
+                raise Unavailable(f"it said {said!r}")
+        except Unavailable as why:
+            self.missing[name] = str(why)
+            return
+        self.labels[name] = label
+        self.starts.append({"name": name, "command": command, "in_bursts": in_bursts})
+
+    def add_exec(self, name: str, command: list[str]) -> None:
+        with contextlib.suppress(Unavailable):
+            run(prefix() + command)
+            self.execs.append({"name": f"{name} exec", "command": command})
+
+    def floor(self) -> list[str]:
+        if os.geteuid() != 0:
+            raise Unavailable("it needs root")
+        source = pathlib.Path(__file__).with_name("floor.c")
+        built = self.folder / "floor"
+        run(["cc", "-O2", "-static", "-o", str(built), str(source)])
+        # A folder that its root may reach; what is mounted there is seen by nobody else.
+        return [str(built), self.rootfs, "/tmp", *control_groups(), "--", *PROGRAM]
+
+    def bubblewrap(self) -> list[str]:
+        need("bwrap")
+        return [
+            "bwrap", "--unshare-all", "--die-with-parent", "--new-session",
+            "--ro-bind", self.rootfs, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
+            "--uid", "1000", "--gid", "1000", *PROGRAM,
+        ]  # fmt: skip
+
+    def oci(self, name: str, runtime: list[str]) -> list[str]:
+        """A runtime that takes an OCI bundle; read-only root, no network, the same limits."""
+        need(name)
+        bundle = self.folder / name
+        bundle.mkdir()
+        runtime = [*runtime, "--root", str(bundle / "state")]
+        self.write_bundle(bundle, name, PROGRAM)
+        sleeper = self.folder / f"{name}-sleeper"
+        sleeper.mkdir()
+        self.write_bundle(sleeper, f"{name}-sleeper", ["/bin/sleep", "3600"])
+        identity = f"bench-{os.getpid()}-{name}"
+        start = [*runtime, "run", "--detach", "--bundle", str(sleeper), identity]
+        delete = [*runtime, "delete", "--force", identity]
+        self.endings.callback(lambda: subprocess.run(prefix() + delete, capture_output=True, check=False))
+        # A background process that keeps a pipe would be waited for.
+        begun = subprocess.run(
+            prefix() + start, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, timeout=60, check=False,
+        )  # fmt: skip
+        if begun.returncode == 0:
+            self.add_exec(name, [*runtime, "exec", identity, "/bin/true"])
+        return [*runtime, "run", "--bundle", str(bundle), f"bench-{os.getpid()}-{name}-{{n}}"]
+
+    def write_bundle(self, folder: pathlib.Path, name: str, program: list[str]) -> None:
+        run(["runc", "spec", "--bundle", str(folder)])
+        path = folder / "config.json"
+        spec = json.loads(path.read_text())
+        spec["root"] = {"path": self.rootfs, "readonly": True}
+        spec["process"].update(terminal=False, args=program, user={"uid": 1000, "gid": 1000})
+        # Hard limits may be lower here than what a specification asks for by default.
+        spec["process"].pop("rlimits", None)
+        spec["linux"]["resources"] = {
+            "memory": {"limit": MEMORY},
+            "pids": {"limit": PROCESSES},
+            "cpu": {"quota": CPUS * 100_000, "period": 100_000},
+        }
+        path.write_text(json.dumps(spec))
+
+    def podman(self) -> list[str]:
+        need("podman")
+        base = [
+            "podman", "--root", str(self.folder / "podman"), "--runroot", str(self.short_folder("podman")),
+            "--runtime", "runc", "--cgroup-manager", "cgroupfs", "--storage-driver", "overlay",
+        ]  # fmt: skip
+        self.endings.callback(
+            lambda: subprocess.run([*base, "system", "reset", "--force"], capture_output=True, check=False)
+        )
+        return [
+            *base, "run", "--rm", "--network", "none", "--user", "1000:1000", "--log-driver", "none",
+            "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096",
+            "--memory", str(MEMORY), "--pids-limit", str(PROCESSES), "--cpus", str(CPUS),
+            "--rootfs", f"{self.rootfs}:O", *PROGRAM,
+        ]  # fmt: skip
+
+    def short_folder(self, name: str) -> pathlib.Path:
+        """Engines put sockets there, and a socket's path is limited to 108 bytes; podman takes 50."""
+        if os.geteuid() != 0:
+            raise Unavailable("its engine needs root")
+        folder = pathlib.Path(f"/run/bellglass-bench-{os.getpid()}-{name}")
+        folder.mkdir()
+        self.endings.callback(lambda: shutil.rmtree(folder, ignore_errors=True))
+        return folder
+
+    def docker(self) -> list[str]:
+        """An engine of our own in its own network and mount namespace, so that the host's stay as they are."""
+        need("dockerd")
+        need("docker")
+        place = self.folder / "docker"
+        place.mkdir()
+        short = self.short_folder("docker")
+        host = f"unix://{short}/docker.sock"
+        log = place / "log"
+        with open(log, "wb") as output:
+            engine = subprocess.Popen(
+                [
+                    "unshare", "--net", "--mount", "dockerd", "--data-root", str(place / "data"),
+                    "--exec-root", str(short / "exec"), "--pidfile", str(short / "pid"), "--host", host,
+                    "--bridge", "none", "--iptables=false", "--ip6tables=false",
+                ],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        self.endings.callback(lambda: stop(engine))
+        client = ["docker", "--host", host]
+        deadline = time.monotonic() + STARTS_WITHIN
+        while subprocess.run([*client, "version"], capture_output=True, check=False).returncode != 0:
+            if engine.poll() is not None or time.monotonic() > deadline:
+                raise Unavailable(f"dockerd does not start: {last_line(log.read_text())}")
+            time.sleep(0.2)
+        print("sandbox: importing the root file system into docker", flush=True)
+        packing = subprocess.Popen(["tar", "-C", self.rootfs, "-c", "."], stdout=subprocess.PIPE)
+        imported = subprocess.run(
+            [*client, "import", "-", "bench"], stdin=packing.stdout, capture_output=True, text=True, check=False
+        )
+        packing.wait()
+        if imported.returncode != 0:
+            raise Unavailable(last_line(imported.stderr))
+        limits = ["--memory", str(MEMORY), "--pids-limit", str(PROCESSES), "--cpus", str(CPUS)]
+        usual = [*client, "run", "--rm", "--network", "none", "--user", "1000:1000", *limits]
+        run([*client, "run", "--detach", "--name", "sleeper", "--network", "none", "bench", "sleep", "3600"])
+        self.add_exec("docker", [*client, "exec", "sleeper", "/bin/true"])
+        self.endings.callback(
+            lambda: subprocess.run([*client, "rm", "--force", "sleeper"], capture_output=True, check=False)
+        )
+        return [*usual, "bench", *PROGRAM]
+
+
+def prefix() -> list[str]:
+    """Where both versions of control groups are mounted, crun refuses to work. So everything is measured in a
+    mount namespace without the second."""
+    unified = "/sys/fs/cgroup/unified"
+    if os.geteuid() != 0 or not os.path.ismount(unified):
+        return []
+    return ["unshare", "--mount", "sh", "-c", f'umount {unified}; exec "$@"', "sh"]
+
+
+def control_groups() -> list[str]:
+    """Where a sandbox's groups are made: one folder for each controller of version 1, or one of version 2."""
+    own = {}
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            own[name] = path
+    top = pathlib.Path("/sys/fs/cgroup")
+    folders = [top / name / own.get(name, "/").lstrip("/") for name in ("memory", "pids", "cpu")]
+    return [str(folder) for folder in folders if folder.is_dir()] or [str(top)]
+
+
+def need(program: str) -> None:
+    if shutil.which(program) is None:
+        raise Unavailable(f"{program} is not installed")
+
+
+def run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        raise Unavailable("it did not answer within 120 s") from late
+    except OSError as error:
+        raise Unavailable(str(error)) from error
+    if done.returncode != 0:
+        raise Unavailable(last_line(done.stderr or done.stdout) or f"it ended with {done.returncode}")
+    return done.stdout
+
+
+def stop(process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def last_line(text: str) -> str:
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else ""
