@@ -11,6 +11,7 @@ mod client_commands;
 mod commands;
 mod crash;
 mod desktop;
+mod examples;
 mod files;
 mod isolation;
 mod job_log;

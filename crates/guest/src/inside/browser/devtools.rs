@@ -12,18 +12,21 @@ use bellglass_protocol::step::ToolError;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::inside::failure::failure;
 
 /// The longest message: a screenshot in base64 is one.
 const LONGEST_MESSAGE: usize = 64 << 20;
+/// Requests that wait until the browser takes them.
+const MESSAGES_AHEAD: usize = 16;
 /// Remarks of pages that are kept until somebody asks for them.
 const MOST_REMARKS: usize = 200;
 const LONGEST_REMARK: usize = 1000;
 
 pub(super) struct DevTools {
-    requests: tokio::sync::Mutex<pipe::Sender>,
+    /// Whole messages, so that a call which gives up leaves none cut off.
+    requests: mpsc::Sender<Vec<u8>>,
     shared: Arc<Shared>,
 }
 
@@ -57,7 +60,9 @@ impl DevTools {
         let answers = options().open_receiver(answers)?;
         let shared = Arc::new(Shared::default());
         tokio::spawn(read_all(answers, Arc::downgrade(&shared)));
-        Ok(Self { requests: tokio::sync::Mutex::new(requests), shared })
+        let (sender, queue) = mpsc::channel(MESSAGES_AHEAD);
+        tokio::spawn(write_all(requests, queue));
+        Ok(Self { requests: sender, shared })
     }
 
     /// Asks the browser, or a page of it, for something.
@@ -84,7 +89,7 @@ impl DevTools {
         }
         let mut bytes = request.to_string().into_bytes();
         bytes.push(0);
-        self.requests.lock().await.write_all(&bytes).await.map_err(|_| closed())?;
+        self.requests.send(bytes).await.map_err(|_| closed())?;
         let answer = receiver.await.map_err(|_| closed())?;
         match answer.get("error") {
             Some(error) => {
@@ -200,6 +205,14 @@ fn remark(method: &str, event: &Value) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+async fn write_all(mut requests: pipe::Sender, mut queue: mpsc::Receiver<Vec<u8>>) {
+    while let Some(message) = queue.recv().await {
+        if requests.write_all(&message).await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn read_all(mut answers: pipe::Receiver, shared: std::sync::Weak<Shared>) {

@@ -52,10 +52,8 @@ pub(super) async fn browse(
 ) -> Result<Answer, ToolError> {
     // Another call may use it; that one ends by its own deadline.
     let work = async {
+        ready(guest).await?;
         let mut live = guest.browsers.live.lock().await;
-        if live.as_ref().is_none_or(|live| live.tools.is_closed()) {
-            *live = Some(start(guest).await?);
-        }
         match live.as_mut() {
             Some(live) => live.act(call_of).await,
             None => Err(failure("no_browser", "the browser is not there")),
@@ -69,6 +67,19 @@ pub(super) async fn browse(
         }
         () = call.cancel.cancelled() => Ok(Answer::of(StepStatus::Cancelled)),
     }
+}
+
+/// Sees to it that the browser runs: as a task of its own, which goes on when a call gives up.
+async fn ready(guest: &Arc<Guest>) -> Result<(), ToolError> {
+    let guest = guest.clone();
+    let starting = tokio::spawn(async move {
+        let mut live = guest.browsers.live.lock().await;
+        if live.as_ref().is_none_or(|live| live.tools.is_closed()) {
+            *live = Some(start(&guest).await?);
+        }
+        Ok(())
+    });
+    starting.await.unwrap_or_else(|_| Err(failure("no_browser", "starting it broke")))
 }
 
 async fn start(guest: &Arc<Guest>) -> Result<Live, ToolError> {

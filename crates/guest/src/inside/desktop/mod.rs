@@ -20,6 +20,8 @@ use x11rb::protocol::xproto::{
 };
 use x11rb::protocol::xtest::ConnectionExt as _;
 
+use tokio::time::sleep_until;
+
 use super::Guest;
 use super::answer::{Answer, Given};
 use super::calls::Call;
@@ -34,6 +36,8 @@ use picture::{Area, View};
 
 /// How long the screen must stand still, or a key is held, unless the call says.
 const HALF_A_SECOND: Duration = Duration::from_millis(500);
+/// How much longer than its time a call may take to notice that it is up.
+const SEIZED: Duration = Duration::from_secs(2);
 /// Notches of the wheel at once.
 const MOST_NOTCHES: u32 = 100;
 /// Steps of a drag: programs want to see the pointer on its way.
@@ -94,15 +98,27 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<(), Tool
     get(guest, screen).await.map(drop)
 }
 
+/// Starts it as a task of its own, which goes on when a call gives up: half a desktop would be in
+/// the way of the next.
 async fn get(guest: &Arc<Guest>, screen: Screen) -> Result<Arc<Live>, ToolError> {
-    let mut live = guest.desktop.live.lock().await;
-    if let Some(live) = live.as_ref().filter(|live| !live.display.is_gone()) {
-        return Ok(live.clone());
-    }
-    let started = Arc::new(start::start(guest, screen).await?);
-    guest.desktop.shown.store(true, std::sync::atomic::Ordering::Relaxed);
-    *live = Some(started.clone());
-    Ok(started)
+    let guest = guest.clone();
+    let getting = tokio::spawn(async move {
+        let mut live = guest.desktop.live.lock().await;
+        if let Some(live) = live.as_ref().filter(|live| !live.display.is_gone()) {
+            return Ok(live.clone());
+        }
+        let started = Arc::new(start::start(&guest, screen).await?);
+        guest.desktop.shown.store(true, std::sync::atomic::Ordering::Relaxed);
+        *live = Some(started.clone());
+        Ok(started)
+    });
+    getting.await.unwrap_or_else(|_| Err(failure("no_desktop", "starting it broke")))
+}
+
+/// What a call says whose time was up.
+fn late() -> Answer {
+    let error = Some(failure("timed_out", "the desktop did not answer in time; try again"));
+    Answer { error, ..Answer::of(StepStatus::TimedOut) }
 }
 
 /// Does one thing with the desktop.
@@ -112,16 +128,24 @@ pub(super) async fn computer(
     deadline: tokio::time::Instant,
     call: &Call,
 ) -> Result<Answer, ToolError> {
-    let live = get(guest, Screen::default()).await?;
+    let live = tokio::select! {
+        live = get(guest, Screen::default()) => live?,
+        () = sleep_until(deadline) => return Ok(late()),
+        () = call.cancel.cancelled() => return Ok(Answer::of(StepStatus::Cancelled)),
+    };
     let stop = Stop::default();
     let (stopped, computer) = (stop.clone(), computer.clone());
     let until = deadline.into_std();
     let mut work = tokio::task::spawn_blocking(move || live.act(&computer, until, &stopped));
     tokio::select! {
         done = &mut work => done.unwrap_or_else(|_| Err(failure("internal_error", "the tool broke"))),
+        // What waits ends by itself. A program that has seized the screen may hold up the rest.
+        () = sleep_until(deadline + SEIZED) => {
+            stop.request();
+            Ok(late())
+        }
         () = call.cancel.cancelled() => {
             stop.request();
-            let _ = work.await;
             Ok(Answer::of(StepStatus::Cancelled))
         }
     }
@@ -134,7 +158,11 @@ pub(super) async fn xdot(
     deadline: tokio::time::Instant,
     call: &Call,
 ) -> Result<Answer, ToolError> {
-    start(guest, Screen::default()).await?;
+    tokio::select! {
+        started = start(guest, Screen::default()) => started?,
+        () = sleep_until(deadline) => return Ok(late()),
+        () = call.cancel.cancelled() => return Ok(Answer::of(StepStatus::Cancelled)),
+    }
     let folder = guest.workspace.path().to_path_buf();
     let command = Command {
         program: find("xdotool")?,
