@@ -20,10 +20,12 @@ fn still() -> Value {
 /// Starts a program on the desktop and returns once its window is there.
 fn window_of(program: &str, name: &str) -> Value {
     // A search that meets a window which is just going fails, and is made again.
-    shell(&format!(
-        "setsid {program} >/dev/null 2>&1 & \
-         until timeout 60 xdotool search --sync --onlyvisible --{name} >/dev/null 2>&1; do :; done"
-    ))
+    let wait =
+        format!("until xdotool search --onlyvisible --{name} >/dev/null 2>&1; do sleep 0.1; done");
+    json!({
+        "tool": "shell", "timeout": 60,
+        "command": format!("setsid {program} >/dev/null 2>&1 & {wait}"),
+    })
 }
 
 fn assert_all_succeeded(job: &Value) {
