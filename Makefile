@@ -23,6 +23,7 @@ test: ## Format, lints, licences and all tests
 	$(MAKE) --no-print-directory lint
 	$(CARGO) nextest run --workspace --locked --no-run --cargo-quiet
 	target/debug/bellglass image build
+	target/debug/bellglass image build desktop
 	bench/run.sh --smoke
 	FUZZ_SECONDS=2 scripts/fuzz.sh
 	$(CARGO) nextest run --workspace --locked
@@ -37,8 +38,9 @@ build: ## Build the release binary
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked
 
-image: build ## Build the sandbox image
+image: build ## Build the sandbox images
 	$(binary) image build
+	$(binary) image build desktop
 
 bench: build image ## Measure, each figure beside its peers
 	@scripts/setup.sh bench

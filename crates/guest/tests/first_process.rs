@@ -84,7 +84,8 @@ async fn inside_the_namespace() {
         .unwrap();
     let denied = worker.call(3, json!({"tool": "read_file", "path": "roots"})).await;
     assert_eq!(denied.code(), "permission_denied");
-    let python = worker.call(4, json!({"tool": "python", "code": "print(6 * 7)"})).await;
+    let python =
+        worker.call(4, json!({"tool": "python", "fresh": true, "code": "print(6 * 7)"})).await;
     assert_eq!(python.stdout(), "42\n", "{}", python.stderr());
 
     let done = worker.shell(5, "kill -9 1 $PPID; cat /proc/1/environ /proc/$PPID/environ; kill -0 1 && echo alive; exit 6").await;

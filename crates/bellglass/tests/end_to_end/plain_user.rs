@@ -120,7 +120,7 @@ async fn a_fork_bomb_is_bounded() {
         let bomb = "import os, time\nmade = 0\nwhile True:\n    try:\n        if os.fork() == 0: time.sleep(1000)\n        \
                     made += 1\n    except OSError as error:\n        print(made < 40, error.strerror, flush=True)\n        break\n";
         let steps = [
-            json!({ "tool": "python", "code": format!("{bomb}time.sleep(1000)"), "timeout": 2 }),
+            json!({ "tool": "python", "fresh": true, "code": format!("{bomb}time.sleep(1000)"), "timeout": 2 }),
             shell("echo works; pgrep -cx python3; true"),
         ];
         let limits = json!({ "processes": 40 });

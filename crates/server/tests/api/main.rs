@@ -11,3 +11,4 @@ mod jobs;
 mod operations;
 mod results;
 mod schedule;
+mod tool_page;

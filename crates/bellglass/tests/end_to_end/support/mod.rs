@@ -226,9 +226,9 @@ pub(crate) fn shell(command: &str) -> Value {
     json!({ "tool": "shell", "command": command })
 }
 
-/// A step that runs Python code.
+/// A step that runs Python code as a program of its own.
 pub(crate) fn python(code: &str) -> Value {
-    json!({ "tool": "python", "code": code })
+    json!({ "tool": "python", "fresh": true, "code": code })
 }
 
 /// A step that lasts until a file named `go` is put into the workspace.
