@@ -12,6 +12,8 @@ mod job;
 mod job_log;
 mod live;
 mod live_output;
+mod mcp;
+mod memory;
 mod outcome;
 mod pack;
 mod queue;
@@ -24,6 +26,8 @@ mod world;
 mod zip_names;
 
 pub use live::{LiveSandbox, LiveSandboxes};
+pub use mcp::OperatorServer;
+pub use memory::Embedder;
 pub use queue::{Worker, WorkerSettings};
 
 use std::path::PathBuf;

@@ -15,6 +15,7 @@ mod job_log;
 mod jobs;
 mod levels;
 mod limits;
+mod mcp;
 mod network;
 mod network_changes;
 mod output;

@@ -41,12 +41,27 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn start(command: &Command, confinement: &Confinement) -> Result<Self, ToolError> {
+        let stdin = match &command.input {
+            Some(bytes) => input_with(bytes),
+            None => nothing(),
+        };
+        let stdin = stdin
+            .map_err(|error| failure("cannot_start", format!("no input can be made: {error}")))?;
+        Self::start_with(stdin, command, confinement)
+    }
+
+    /// Starts a program that reads from this descriptor.
+    pub(super) fn start_with(
+        stdin: OwnedFd,
+        command: &Command,
+        confinement: &Confinement,
+    ) -> Result<Self, ToolError> {
         let arguments = c_strings(command.arguments.iter().map(OsString::as_os_str))?;
         let variables: Vec<OsString> = command.environment.iter().map(variable).collect();
         let environment = c_strings(variables.iter().map(OsString::as_os_str))?;
         let program = c_string(command.program.as_os_str())?;
         let folder = c_string(command.folder.as_os_str())?;
-        Self::fork(&program, &arguments, &environment, &folder, command, confinement)
+        Self::fork(&program, &arguments, &environment, &folder, &stdin, confinement)
             .map_err(|error| failure("cannot_start", format!("no process can be made: {error}")))
     }
 
@@ -55,18 +70,9 @@ impl Process {
         arguments: &[CString],
         environment: &[CString],
         folder: &CString,
-        command: &Command,
+        stdin: &OwnedFd,
         confinement: &Confinement,
     ) -> io::Result<Self> {
-        let stdin = match &command.input {
-            Some(bytes) => input_with(bytes)?,
-            None => rustix::fs::openat(
-                CWD,
-                "/dev/null",
-                OFlags::RDONLY | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?,
-        };
         let pipe = || pipe_with(PipeFlags::CLOEXEC);
         let (stdout, child_stdout) = pipe()?;
         let (stderr, child_stderr) = pipe()?;
@@ -166,6 +172,12 @@ pub(super) fn refusal(command: &Command, stage: Stage, errno: i32) -> ToolError 
             failure("cannot_start", format!("`{program}` cannot be started ({stage:?}): {reason}"))
         }
     }
+}
+
+/// Input that is over at once.
+fn nothing() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, "/dev/null", flags, Mode::empty())?)
 }
 
 /// A file in memory: unlike a pipe, it needs nobody to feed it.

@@ -84,7 +84,8 @@ fn ending(command: &Command, report: Option<Report>, forced: Option<StepStatus>)
     ending
 }
 
-async fn kill(guest: &Guest, supervisor: &Supervisor) {
+/// Ends a program and all that it started.
+pub(super) async fn kill(guest: &Guest, supervisor: &Supervisor) {
     let pid = supervisor.pid();
     let tool_ids = (guest.config.tool_uid, guest.config.tool_gid);
     let (done, wait) = tokio::sync::oneshot::channel();
