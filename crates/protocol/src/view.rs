@@ -106,7 +106,7 @@ pub struct JobView {
     #[serde(skip)]
     pub conclusion: Option<JobEnd>,
     /// What waits for the user's word.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub approvals: Vec<Approval>,
     /// Milliseconds of pauses that are over.
     #[serde(skip)]

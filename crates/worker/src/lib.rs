@@ -8,6 +8,7 @@ mod clock;
 mod connection_log;
 mod ending;
 mod hands;
+mod host_approval;
 mod job;
 mod job_log;
 mod live;

@@ -3,6 +3,7 @@
 //! These tests need the sandbox image (`make image`, or `bellglass image build`). They wait for
 //! events and never for time to pass.
 
+mod approvals;
 mod bad_input;
 mod cancelling;
 mod cleanup;
@@ -16,6 +17,7 @@ mod jobs;
 mod levels;
 mod limits;
 mod mcp;
+mod memories;
 mod network;
 mod network_changes;
 mod output;
