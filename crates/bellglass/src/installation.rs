@@ -1,9 +1,9 @@
 //! The parts of Bellglass on this machine, opened and put together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::host_network::HostNetwork;
 use anyhow::Context as _;
@@ -61,7 +61,7 @@ impl Installation {
         let store = store.with_context(|| format!("cannot open {}", database.display()))?;
         let artifacts =
             Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
-        let images = Arc::new(BuiltImages(ImageStore::new(images.to_path_buf())));
+        let images = Arc::new(BuiltImages::new(ImageStore::new(images.to_path_buf())));
         let (backends, pool) = backends(data, sandboxes, &images)
             .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;
         Ok(Self {
@@ -171,7 +171,7 @@ fn keep_ready(
     let template = move || {
         Some(SandboxOrder {
             name: SandboxName::throwaway(),
-            rootfs: images.0.rootfs(&image)?,
+            rootfs: images.store.rootfs(&image)?,
             limits,
             nested_sandboxing: false,
             orphaned_after: None,
@@ -191,18 +191,46 @@ impl Isolation for Installed {
 pub(crate) struct Installed(pub(crate) Arc<Backends>);
 
 /// The images on this machine.
-pub(crate) struct BuiltImages(ImageStore);
+pub(crate) struct BuiltImages {
+    store: ImageStore,
+    /// When each image that is asked for was last seen.
+    seen: Mutex<HashMap<String, Instant>>,
+}
+
+impl BuiltImages {
+    /// An image that was there a moment ago is believed to be there: thousands may ask each second.
+    const BELIEVED: Duration = Duration::from_millis(500);
+
+    fn new(store: ImageStore) -> Self {
+        Self { store, seen: Mutex::default() }
+    }
+
+    fn is_believed(&self, name: &str) -> bool {
+        let seen = self.seen.lock().expect("no code panics while it holds this lock");
+        seen.get(name).is_some_and(|at| at.elapsed() < Self::BELIEVED)
+    }
+}
 
 #[async_trait]
 impl ImageSource for BuiltImages {
     async fn rootfs(&self, image: &str) -> Option<PathBuf> {
-        self.0.rootfs(image)
+        self.store.rootfs(image)
     }
 }
 
 #[async_trait]
 impl Images for BuiltImages {
     async fn exists(&self, name: &str) -> bool {
-        self.0.rootfs(name).is_some()
+        if self.is_believed(name) {
+            return true;
+        }
+        // Only what exists is remembered, so nobody can fill this up.
+        let exists = self.store.rootfs(name).is_some();
+        let mut seen = self.seen.lock().expect("no code panics while it holds this lock");
+        match exists {
+            true => drop(seen.insert(name.to_owned(), Instant::now())),
+            false => drop(seen.remove(name)),
+        }
+        exists
     }
 }

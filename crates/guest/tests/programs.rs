@@ -48,7 +48,7 @@ async fn the_environment_is_ours_alone() {
     let mut lines = stdout.lines();
     assert_eq!(
         lines.next().unwrap().trim(),
-        "DEBIAN_FRONTEND DENO_NO_UPDATE_CHECK GIT_PAGER HOME LANG LOGNAME MORE NO_COLOR PAGER PATH \
+        "DEBIAN_FRONTEND DENO_NO_UPDATE_CHECK GIT_PAGER HOME LC_CTYPE LOGNAME MORE NO_COLOR PAGER PATH \
          PIP_DISABLE_PIP_VERSION_CHECK PWD PYTHONUNBUFFERED SHELL SHLVL TERM USER _"
     );
     assert_eq!(lines.next().unwrap(), format!("x=y {}", guest.outside().display()));

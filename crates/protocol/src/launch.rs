@@ -26,9 +26,8 @@ pub struct LaunchOrder {
     #[serde(default)]
     pub kernel: Kernel,
     pub guest: GuestConfig,
-    /// Whether the cage is made ahead of its job. The new process then waits, with everything built
-    /// and nothing given up yet, for an [`Adoption`] on the wire's first connection, and ends if
-    /// that connection does.
+    /// Whether the cage is made ahead of its job. The guest then waits for an [`Adoption`] on the
+    /// wire's first connection, and ends if that connection does.
     #[serde(default)]
     pub held: bool,
 }

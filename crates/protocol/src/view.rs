@@ -268,7 +268,7 @@ impl JobView {
                 if outcome.status.is_failure() {
                     self.failed_steps.push(*n);
                 }
-                if *n > self.furthest_step {
+                if *n > self.furthest_step && outcome.status != StepStatus::Interrupted {
                     self.furthest_step = *n;
                     self.claims_without_progress = 0;
                 }
@@ -475,6 +475,7 @@ mod tests {
             (vec![claimed()], 1),
             (vec![claimed(), done(1)], 0),
             (vec![claimed(), claimed(), claimed()], 3),
+            (vec![claimed(), claimed(), finished(1, StepStatus::Interrupted)], 2),
             // The first step again, in a new sandbox, is no progress.
             (vec![claimed(), done(1), claimed(), lost(), done(1), claimed(), lost(), done(1)], 2),
             (vec![claimed(), done(1), claimed(), lost(), done(1), done(2), claimed()], 1),

@@ -1,4 +1,4 @@
-//! Who may call. Runs before every handler and puts the protective headers on every answer.
+//! Who may call, asked before every handler, and the protective headers of every answer.
 //!
 //! Without a token the server trusts the local user, and a browser is a way for any web page to
 //! speak as that user. So the Host must be a name of this machine (a rebound DNS name is not), and
@@ -6,11 +6,9 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 
 use crate::problem::ApiError;
 use crate::settings::{Secret, ServerSettings};
@@ -35,7 +33,7 @@ impl Guard {
         }
     }
 
-    fn admit(&self, request: &Request) -> Result<(), ApiError> {
+    pub(crate) fn admit(&self, request: &Request) -> Result<(), ApiError> {
         let path = request.uri().path();
         if matches!(path, "/healthz" | "/readyz") {
             return Ok(());
@@ -63,16 +61,6 @@ impl Guard {
 
 /// Pages that hold nothing of anybody's.
 const PUBLIC_PAGES: [&str; 5] = ["/", "/docs", "/docs/docs.js", "/docs/pages.css", "/openapi.json"];
-
-/// The middleware.
-pub(crate) async fn protect(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let mut response = match guard.admit(&request) {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
-    };
-    put_protective_headers(response.headers_mut());
-    response
-}
 
 pub(crate) fn put_protective_headers(headers: &mut HeaderMap) {
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

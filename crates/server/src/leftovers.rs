@@ -11,8 +11,6 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::header;
-use axum::middleware::Next;
-use axum::response::Response;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
@@ -20,36 +18,37 @@ use http_body_util::BodyExt as _;
 const AT_MOST: u64 = 256 << 20;
 const FOR: Duration = Duration::from_secs(10);
 
-/// The middleware. Lends the body to the handler and, when that refuses, reads what it left.
-pub(crate) async fn discard_after_refusal(request: Request, next: Next) -> Response {
+/// Lends the body of a request to its handler, so that what that leaves can be read afterwards.
+pub(crate) fn lend(request: Request) -> (Request, Option<Leftovers>) {
     // A client that asks first has sent nothing yet.
     if request.body().is_end_stream() || request.headers().contains_key(header::EXPECT) {
-        return next.run(request).await;
+        return (request, None);
     }
     let (parts, body) = request.into_parts();
     let body = Arc::new(Mutex::new(body));
     let lent = Body::new(Lent(body.clone()));
-    let response = next.run(Request::from_parts(parts, lent)).await;
-    if response.status().is_client_error() {
-        let rest = std::mem::take(&mut *open(&body));
-        discard(rest).await;
-    }
-    response
+    (Request::from_parts(parts, lent), Some(Leftovers(body)))
 }
 
-async fn discard(mut body: Body) {
-    let reading = async {
-        let mut left = AT_MOST;
-        while let Some(Ok(frame)) = body.frame().await {
-            let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-            match left.checked_sub(length) {
-                Some(rest) => left = rest,
-                None => return,
+/// What the handler has not read yet.
+pub(crate) struct Leftovers(Arc<Mutex<Body>>);
+
+impl Leftovers {
+    pub(crate) async fn discard(self) {
+        let mut body = std::mem::take(&mut *open(&self.0));
+        let reading = async {
+            let mut left = AT_MOST;
+            while let Some(Ok(frame)) = body.frame().await {
+                let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                match left.checked_sub(length) {
+                    Some(rest) => left = rest,
+                    None => return,
+                }
             }
-        }
-    };
-    // Whether the end was reached makes no difference to the answer.
-    let _ = tokio::time::timeout(FOR, reading).await;
+        };
+        // Whether the end was reached makes no difference to the answer.
+        let _ = tokio::time::timeout(FOR, reading).await;
+    }
 }
 
 /// A body that its owner can take back.

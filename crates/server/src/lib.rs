@@ -7,6 +7,7 @@
 mod archive;
 mod content;
 mod controllers;
+mod door;
 mod event_log;
 mod extract;
 mod guard;
@@ -64,6 +65,7 @@ pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 /// What handlers share.
 struct Server {
     app: App,
+    guard: guard::Guard,
     metrics: metrics::Metrics,
     /// Places for readers of files of jobs that have ended.
     archive_readers: Arc<tokio::sync::Semaphore>,

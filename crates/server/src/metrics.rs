@@ -6,17 +6,13 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request, State};
-use axum::http::Method;
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::extract::{MatchedPath, Request};
+use axum::http::{Method, StatusCode};
 use bellglass_protocol::view::JobStatus;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-
-use crate::SharedServer;
 
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
@@ -92,23 +88,30 @@ impl Metrics {
     }
 }
 
-/// The middleware. The time is that until the answer begins; a stream may go on for long.
-pub(crate) async fn measure(
-    State(server): State<SharedServer>,
+/// A request that is being answered.
+pub(crate) struct Observed {
     path: Option<MatchedPath>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let method = method_index(request.method());
-    let started = Instant::now();
-    let response = next.run(request).await;
-    let class = usize::from(response.status().as_u16() / 100).clamp(1, CLASSES.len()) - 1;
-    server.metrics.observe(path.as_ref(), method, class, started.elapsed());
-    response
+    method: usize,
+    started: Instant,
+}
+
+impl Observed {
+    pub(crate) fn begin(request: &Request) -> Self {
+        Self {
+            path: request.extensions().get::<MatchedPath>().cloned(),
+            method: method_index(request.method()),
+            started: Instant::now(),
+        }
+    }
 }
 
 impl Metrics {
-    fn observe(&self, path: Option<&MatchedPath>, method: usize, class: usize, took: Duration) {
+    /// The time is that until the answer begins; a stream may go on for long.
+    pub(crate) fn observe(&self, observed: &Observed, status: StatusCode) {
+        let Observed { path, method, started } = observed;
+        let (method, took) = (*method, started.elapsed());
+        let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1;
+        let path = path.as_ref();
         let known = path.and_then(|path| self.routes.get_key_value(path.as_str()));
         let (route, series) = match known {
             Some((template, series)) => (template.as_str(), &series.methods[method]),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::Semaphore;
@@ -17,11 +17,10 @@ use crate::controllers::{
     cancel, context, events, files, jobs, mcp, memories, memory, network, operations, pages,
     result, schedule, status, steering, steps,
 };
-use crate::guard::{Guard, protect, put_protective_headers};
-use crate::leftovers::discard_after_refusal;
-use crate::metrics::{Metrics, measure};
+use crate::guard::{Guard, put_protective_headers};
+use crate::metrics::Metrics;
 use crate::problem::ApiError;
-use crate::{App, Server, SharedServer, openapi};
+use crate::{App, Server, SharedServer, door, openapi};
 
 /// What the OpenAPI document describes.
 pub(crate) fn api() -> OpenApiRouter<SharedServer> {
@@ -74,15 +73,13 @@ pub(crate) fn build(app: App, stopping: CancellationToken) -> Router {
     let guard = Guard::new(&app.settings);
     let metrics = Metrics::new(document.paths.paths.keys().map(String::as_str));
     let archive_readers = Arc::new(Semaphore::new(archive::MOST_READERS));
-    let server = Arc::new(Server { app, metrics, archive_readers, stopping });
+    let server = Arc::new(Server { app, guard, metrics, archive_readers, stopping });
     // The last layer is the outermost. Nothing here may buffer, compress or time out an answer:
     // event streams pass through.
     api.merge(pages())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(guard, protect))
-        .layer(from_fn(discard_after_refusal))
-        .layer(from_fn_with_state(server.clone(), measure))
+        .layer(from_fn_with_state(server.clone(), door::pass))
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(server)
 }

@@ -1,7 +1,7 @@
 //! The life of one claimed job: sandbox, steps, and the way to its end.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bellglass_agent::mcp::Connected;
 use bellglass_agent::model::catalogue::Line;
@@ -19,11 +19,13 @@ use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe, kept_by};
 use crate::job_log::JobLog;
 use crate::mcp;
+use crate::outcome;
 use crate::queue::Shared;
 use crate::stop::{StopReason, StopSwitch};
 use crate::way_out::WayOut;
@@ -50,6 +52,7 @@ pub(crate) async fn run_job(
     }
     if let Some(error) = log.look(gives_up) {
         // Whatever is wrong with it, it is not tried again: neither its steps nor its packing.
+        close_open_step(&log, &error).await?;
         let ending = stop.reason().map_or(Ending::Broken(error), Ending::Stopped);
         return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
     }
@@ -84,6 +87,18 @@ fn gives_up(view: &JobView) -> Option<JobError> {
              before it got any further; the server's log may say by what"
         ),
     })
+}
+
+/// Writes down the end of a step that nobody will see the end of.
+async fn close_open_step(log: &JobLog, error: &JobError) -> Result<(), StoreError> {
+    let open = log.look(|view| {
+        view.steps.iter().find(|step| step.status == StepStatus::Running).map(|step| step.n)
+    });
+    let Some(n) = open else { return Ok(()) };
+    let unheard = Capture::new(log.recording());
+    let code = error.code.clone();
+    let outcome = outcome::of_interruption(&unheard, &code, error.message.clone(), Duration::ZERO);
+    log.append(vec![EventBody::StepFinished { n, outcome: Box::new(outcome) }]).await
 }
 
 /// What came of the wish for a sandbox.

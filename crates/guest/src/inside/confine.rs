@@ -6,8 +6,8 @@
 use std::io;
 
 use bellglass_protocol::launch::GuestConfig;
-use seccompiler::BpfProgram;
 
+use super::bpf::Program;
 use super::{kernel_gaps, processors, seccomp};
 
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
@@ -21,7 +21,7 @@ pub(super) struct Confinement {
     processors: Option<libc::cpu_set_t>,
     /// The highest capability of this kernel, where the guest may drop them from the bounding set.
     last_capability: Option<libc::c_ulong>,
-    filters: Vec<BpfProgram>,
+    filter: Program,
 }
 
 /// The C library's name for the first argument of `setrlimit` differs from library to library.
@@ -100,7 +100,7 @@ impl Confinement {
             limits,
             processors: config.processors.and_then(processors::choose),
             last_capability: may_drop_capabilities().then(last_capability),
-            filters: seccomp::filters(config)?.into_iter().chain(kernel_gaps::filter()).collect(),
+            filter: seccomp::filter(config, &kernel_gaps::calls()),
         })
     }
 
@@ -125,9 +125,7 @@ impl Confinement {
             drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
             check(control(libc::PR_SET_NO_NEW_PRIVS, 1, 0))
                 .map_err(|errno| (Stage::NoNewPrivileges, errno))?;
-            for filter in &self.filters {
-                load_filter(filter).map_err(|errno| (Stage::SystemCalls, errno))?;
-            }
+            load_filter(&self.filter).map_err(|errno| (Stage::SystemCalls, errno))?;
         }
         Ok(())
     }
@@ -287,12 +285,12 @@ unsafe fn drop_capabilities() -> Result<(), i32> {
     }
 }
 
-unsafe fn load_filter(filter: &BpfProgram) -> Result<(), i32> {
-    // SAFETY: both types are the kernel's `struct sock_filter`; the program outlives the call.
+unsafe fn load_filter(filter: &Program) -> Result<(), i32> {
+    // SAFETY: the program is valid and outlives the call, which only reads it.
     unsafe {
         let program = libc::sock_fprog {
             len: filter.len() as libc::c_ushort,
-            filter: filter.as_ptr().cast_mut().cast(),
+            filter: filter.as_ptr().cast_mut(),
         };
         let program = std::ptr::from_ref(&program) as libc::c_ulong;
         check(control(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER.into(), program))

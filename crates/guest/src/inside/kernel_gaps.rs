@@ -3,16 +3,15 @@
 use std::ffi::CString;
 use std::os::unix::fs::symlink;
 
-use seccompiler::{BpfProgram, sock_filter};
-
 use super::confine::last_errno;
 
-/// A filter over such calls, if this kernel has some.
-pub(super) fn filter() -> Option<BpfProgram> {
+/// Such calls of this kernel, and the error that they are to fail with instead: that of a file system
+/// which does not know what they are about.
+pub(super) fn calls() -> Vec<(i64, i32)> {
     if has_openat2() || !symlinks_attributes_are_broken() {
-        return None;
+        return Vec::new();
     }
-    Some(not_supported(&[libc::SYS_lgetxattr]))
+    vec![(libc::SYS_lgetxattr, libc::EOPNOTSUPP)]
 }
 
 /// Every kernel of a host that sandboxes run on has it, so on these nothing more is tried.
@@ -35,22 +34,4 @@ fn symlinks_attributes_are_broken() -> bool {
     let broken = result < 0 && last_errno() == libc::EBADF;
     let _ = std::fs::remove_file(&link);
     broken
-}
-
-/// Lets these calls fail as on a file system that does not know what they are about.
-fn not_supported(calls: &[i64]) -> BpfProgram {
-    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    let mut program = vec![instruction(LOAD_NUMBER, 0, 0, 0)];
-    for (index, call) in calls.iter().enumerate() {
-        // To the last instruction: over those of the calls that follow, and over the permission.
-        let over = (calls.len() - index) as u8;
-        program.push(instruction(JUMP_IF_EQUAL, over, 0, *call as u32));
-    }
-    program.push(instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
-    let refusal = libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32;
-    program.push(instruction(RETURN, 0, 0, refusal));
-    program
 }

@@ -4,7 +4,9 @@
 //! confined to) and accepts connections one after the other. A worker that died simply connects
 //! again and asks for its calls by their ids. How the cage around it was built, it does not know.
 
+mod ahead;
 mod attendance;
+mod bpf;
 mod calls;
 mod confine;
 mod exchange;
@@ -44,6 +46,7 @@ use bellglass_protocol::report::Probe;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
+use ahead::Adapt;
 use attendance::{Attendance, Attending};
 use calls::Calls;
 use confine::Confinement;
@@ -60,7 +63,7 @@ struct Guest {
     config: GuestConfig,
     workspace: Workspace,
     calls: Calls,
-    /// What a tool process gives up; made once, because nothing can be allocated after a fork.
+    /// What a tool process gives up.
     confinement: Arc<Confinement>,
     probe: Probe,
     /// Processes that were ended because the sandbox had used up its memory.
@@ -72,7 +75,26 @@ struct Guest {
 
 /// Becomes the guest of this sandbox and never returns.
 pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
-    let error = match prepare_and_serve(listener, config) {
+    end(prepare(listener, &config, async |listener, placer| {
+        serve(listener, config.clone(), placer).await
+    }))
+}
+
+/// The same in a sandbox that was made ahead of its job, by `adapt` becomes the job's, and until then
+/// waits as `config` says. `say_ready` is called when it does.
+pub(crate) fn run_ahead(
+    listener: StdUnixListener,
+    config: GuestConfig,
+    say_ready: impl FnOnce(),
+    adapt: Adapt,
+) -> ! {
+    end(prepare(listener, &config, async |listener, placer| {
+        ahead::serve(listener, config.clone(), placer, say_ready, adapt).await
+    }))
+}
+
+fn end(served: io::Result<()>) -> ! {
+    let error = match served {
         Ok(()) => "the listener is gone".to_owned(),
         Err(error) => error.to_string(),
     };
@@ -80,26 +102,79 @@ pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
     std::process::exit(1)
 }
 
-fn prepare_and_serve(listener: StdUnixListener, config: GuestConfig) -> io::Result<()> {
+fn prepare(
+    listener: StdUnixListener,
+    config: &GuestConfig,
+    serve: impl AsyncFnOnce(UnixListener, Placer) -> io::Result<()>,
+) -> io::Result<()> {
     let placer = Placer::start()?;
     // This comes before any thread of the runtime exists, so all of them inherit it.
     confine::work_on_files_as(config.tool_uid, config.tool_gid)?;
     // The same is true of this. Everything that is read from now on is read from behind the fence.
-    landlock::enter(&config)?;
+    landlock::enter(config)?;
     listener.set_nonblocking(true)?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .build()?
-        .block_on(async { serve(UnixListener::from_std(listener)?, config, placer).await })
+        .block_on(async { serve(UnixListener::from_std(listener)?, placer).await })
+}
+
+/// What tools are confined to, and how that looks from inside.
+struct Readiness {
+    /// Made once, because nothing can be allocated after a fork.
+    confinement: Arc<Confinement>,
+    seen: Seen,
+}
+
+enum Seen {
+    /// Somebody looks around while the rest is made ready.
+    Looking(Look),
+    Known(Box<Probe>),
+}
+
+impl Readiness {
+    fn begin(config: &GuestConfig) -> io::Result<Self> {
+        let confinement = Arc::new(Confinement::prepare(config)?);
+        let look = Look::begin(config, &confinement)?;
+        Ok(Self { confinement, seen: Seen::Looking(look) })
+    }
+
+    fn complete(self) -> Self {
+        let probe = Box::new(self.seen.end());
+        Self { seen: Seen::Known(probe), ..self }
+    }
+
+    /// The host name is all that changes inside when a sandbox becomes a job's.
+    fn see_new_name(&mut self) {
+        if let Seen::Known(probe) = &mut self.seen {
+            probe.hostname = probe::host_name();
+        }
+    }
+}
+
+impl Seen {
+    fn end(self) -> Probe {
+        match self {
+            Self::Looking(look) => look.end(),
+            Self::Known(probe) => *probe,
+        }
+    }
 }
 
 /// Serves every connection that comes. Returns only if the guest cannot start, or when it was left
 /// alone for too long.
 pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) -> io::Result<()> {
-    let confinement = Arc::new(Confinement::prepare(&config)?);
-    // Looks around while the rest is made ready.
-    let look = Look::begin(&config, &confinement)?;
+    let readiness = Readiness::begin(&config)?;
+    serve_job(listener, config, placer, readiness).await
+}
+
+async fn serve_job(
+    listener: UnixListener,
+    config: GuestConfig,
+    placer: Placer,
+    Readiness { confinement, seen }: Readiness,
+) -> io::Result<()> {
     let workspace = Workspace::open(&config.workspace)?;
     reaper::start()?;
     let patience = config.orphaned_after_seconds.map(Duration::from_secs);
@@ -110,7 +185,7 @@ pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) 
         Some(room) => memory::watch(room, &config)?,
         None => Arc::default(),
     };
-    let probe = look.end();
+    let probe = seen.end();
     let guest = Arc::new(Guest {
         config,
         workspace,

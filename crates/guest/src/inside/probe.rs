@@ -61,6 +61,10 @@ impl Look {
     }
 }
 
+pub(super) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// What is tried, made before the fork because nothing can be allocated after it.
 struct Attempts {
     /// Folders in which a file is made, without a name, so that none is left.

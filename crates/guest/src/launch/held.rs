@@ -1,59 +1,52 @@
-//! A cage that was made ahead of its job: it waits for the job, and takes on what the job asks for.
+//! A cage that was made ahead of its job, and what of it changes when the job comes.
 //!
-//! Until then nothing but this runs in it, so everything that the launcher could do while it built
-//! can still be done. Whoever made it holds the first connection; when that ends, so does this.
+//! The guest in it is as ready as it can be: it has given up what it must, looked around and waits. One
+//! thread has kept the power to build. It does what the job asks for, once, and ends; nothing but the
+//! guest has run in the cage until then.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 
-use bellglass_protocol::launch::{Adopted, Adoption, GuestConfig, LaunchFailure, LaunchOrder};
-use rustix::event::{PollFd, PollFlags, poll};
+use bellglass_protocol::launch::{Adopted, Adoption, LaunchFailure, LaunchOrder};
 
 use super::syscalls::Stage as _;
-use super::{Failed, describe, devices, mounts, privileges};
+use super::{Failed, describe, devices, mounts};
 
-/// Whoever made this cage connects at once, unless it has died.
-const CONNECTION_TIME: Duration = Duration::from_secs(60);
-
-/// An adoption is a few hundred bytes; it comes from our own side of the glass.
-const LONGEST_LINE: u64 = 64 << 10;
-
-/// Returns once there is a job, with its wishes met and everything given up that it must not have.
-pub(super) fn wait_for_adoption(made: &LaunchOrder, listener: &UnixListener) -> GuestConfig {
-    let Some((adoption, mut connection)) = adoption(listener) else { std::process::exit(0) };
-    let answer = adapt(made, &adoption).and_then(|adopted| {
-        privileges::drop_all_but_needed()?;
-        Ok(adopted)
-    });
-    let (text, is_ready) = match answer {
-        Ok(adopted) => (serde_json::to_string(&adopted), true),
-        Err(Failed { stage, error, .. }) => {
-            let failure = LaunchFailure { stage, error: error.to_string(), pid: None };
-            (serde_json::to_string(&failure), false)
-        }
-    };
-    let text = text.expect("the answer is plain data");
-    if connection.write_all(format!("{text}\n").as_bytes()).is_err() || !is_ready {
-        std::process::exit(1);
-    }
-    adoption.guest
+/// The thread that can still build.
+pub(crate) struct Builder {
+    adoption: mpsc::Sender<Adoption>,
+    thread: JoinHandle<Result<Adopted, Failed>>,
 }
 
-fn adoption(listener: &UnixListener) -> Option<(Adoption, UnixStream)> {
-    let timeout = CONNECTION_TIME.try_into().ok();
-    let connected = poll(&mut [PollFd::new(listener, PollFlags::IN)], timeout.as_ref());
-    if !connected.is_ok_and(|count| count > 0) {
-        return None;
+impl Builder {
+    /// Starts the thread. The caller gives up its own privileges afterwards.
+    pub(super) fn start(made: LaunchOrder) -> io::Result<Self> {
+        let (adoption, to_come) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("builder".into()).spawn(move || {
+            let gone = |_| io::Error::other("no job came");
+            let adoption = to_come.recv().map_err(gone).stage("wait for a job")?;
+            adapt(&made, &adoption)
+        })?;
+        Ok(Self { adoption, thread })
     }
-    let (connection, _) = listener.accept().ok()?;
-    let mut line = String::new();
-    BufReader::new((&connection).take(LONGEST_LINE)).read_line(&mut line).ok()?;
-    Some((serde_json::from_str(&line).ok()?, connection))
+
+    /// Makes this cage the one that would have been built for the job. The thread is gone afterwards,
+    /// and all power over the cage with it.
+    pub(crate) fn build(self, adoption: &Adoption) -> Result<Adopted, LaunchFailure> {
+        // A thread that is gone says why when it is joined.
+        let _ = self.adoption.send(adoption.clone());
+        let broken = |_| io::Error::other("the thread that adapts the cage broke");
+        let adopted = self.thread.join().map_err(broken).stage("adapt the cage");
+        adopted.flatten().map_err(|Failed { stage, error, .. }| LaunchFailure {
+            stage,
+            error: error.to_string(),
+            pid: None,
+        })
+    }
 }
 
-/// Makes this cage the one that would have been built for the job.
 fn adapt(made: &LaunchOrder, adoption: &Adoption) -> Result<Adopted, Failed> {
     rustix::system::sethostname(adoption.name.as_bytes()).stage("set the host name")?;
     mounts::write_hosts(&adoption.name, Path::new("/"))?;

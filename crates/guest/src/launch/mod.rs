@@ -123,17 +123,22 @@ fn inhabit(
     report: OwnedFd,
 ) -> ! {
     if let Err(failed) = cage::build(order, image, scratch, &listener, &report) {
-        give_up(report, &failed);
+        give_up(&report, &failed);
     }
     match &order.kernel {
         Kernel::Host if order.held => {
-            be_ready(report);
-            let guest = held::wait_for_adoption(order, &listener);
-            crate::inside::run(listener, guest)
+            let builder = held::Builder::start(order.clone()).stage("start the builder");
+            let builder = builder.and_then(|builder| {
+                privileges::drop_all_but_needed()?;
+                Ok(builder)
+            });
+            let builder = builder.unwrap_or_else(|failed| give_up(&report, &failed));
+            let adapt = Box::new(|adoption: &_| builder.build(adoption));
+            crate::inside::run_ahead(listener, order.guest.clone(), || be_ready(report), adapt)
         }
         Kernel::Host => {
             if let Err(failed) = privileges::drop_all_but_needed() {
-                give_up(report, &failed);
+                give_up(&report, &failed);
             }
             be_ready(report);
             crate::inside::run(listener, order.guest.clone())
@@ -143,7 +148,7 @@ fn inhabit(
                 be_ready(report);
                 crate::warden::keep(listener, sandbox)
             }
-            Err(failed) => give_up(report, &failed),
+            Err(failed) => give_up(&report, &failed),
         },
     }
 }
@@ -152,7 +157,7 @@ fn be_ready(report: OwnedFd) {
     let _ = rustix::io::write(report.as_fd(), b"ready");
 }
 
-fn give_up(report: OwnedFd, failed: &Failed) -> ! {
+fn give_up(report: &OwnedFd, failed: &Failed) -> ! {
     let text = format!("{}\0{}", failed.stage, failed.error);
     let _ = rustix::io::write(report.as_fd(), text.as_bytes());
     std::process::exit(1)

@@ -8,6 +8,9 @@ const make = (tag, attributes = {}, ...children) => {
   return element;
 };
 
+// A text in which `such words` are code.
+const prose = (text) => make("span", {}, ...(text || "").split("`").map((part, index) => index % 2 ? make("code", {}, part) : part));
+
 const nameOf = (reference) => reference.split("/").pop();
 
 // A schema in a few words; names of other schemas are links.
@@ -54,18 +57,18 @@ const bodyRows = (content) => Object.entries(content || {}).map(([type, { schema
 
 const showOperation = (method, path, operation) => {
   const inside = make("div");
-  if (operation.description) inside.append(make("p", {}, operation.description));
+  if (operation.description) inside.append(make("p", {}, prose(operation.description)));
   inside.append(make("pre", { tabindex: "0" }, make("code", {}, curl(method, path, operation))));
   if (operation.parameters?.length) {
     inside.append(make("h3", {}, "Parameters"), table(["name", "in", "type", "meaning"],
-      operation.parameters.map((p) => [make("code", {}, p.name + (p.required ? "" : "?")), p.in, typeOf(p.schema), p.description])));
+      operation.parameters.map((p) => [make("code", {}, p.name + (p.required ? "" : "?")), p.in, typeOf(p.schema), prose(p.description)])));
   }
   if (operation.requestBody) {
     inside.append(make("h3", {}, "Body"), table(["content type", "schema"], bodyRows(operation.requestBody.content)));
   }
   const rows = Object.entries(operation.responses).flatMap(([status, response]) => {
     const bodies = bodyRows(response.content);
-    return (bodies.length ? bodies : [["", ""]]).map(([type, schema]) => [status, response.description, type, schema]);
+    return (bodies.length ? bodies : [["", ""]]).map(([type, schema]) => [status, prose(response.description), type, schema]);
   });
   inside.append(make("h3", {}, "Answers"), table(["status", "meaning", "content type", "schema"], rows));
   return make("details", { id: `${method}-${path}` },
@@ -75,15 +78,15 @@ const showOperation = (method, path, operation) => {
 
 const propertiesOf = (schema) =>
   table(["field", "type", "meaning"], Object.entries(schema.properties).map(([name, property]) => [
-    make("code", {}, name + ((schema.required || []).includes(name) ? "" : "?")), typeOf(property), property.description]));
+    make("code", {}, name + ((schema.required || []).includes(name) ? "" : "?")), typeOf(property), prose(property.description)]));
 
 const showSchema = (name, schema) => {
   const inside = make("div");
-  if (schema.description) inside.append(make("p", {}, schema.description));
+  if (schema.description) inside.append(make("p", {}, prose(schema.description)));
   if (schema.properties) inside.append(propertiesOf(schema));
   else inside.append(make("p", {}, typeOf(schema)));
   for (const part of schema.oneOf || schema.allOf || []) {
-    if (part.properties) inside.append(make("p", { class: "dim" }, part.description || ""), propertiesOf(part));
+    if (part.properties) inside.append(make("p", { class: "dim" }, prose(part.description)), propertiesOf(part));
   }
   return make("details", { id: `schema-${name}` }, make("summary", {}, make("code", {}, name)), inside);
 };
@@ -91,7 +94,7 @@ const showSchema = (name, schema) => {
 const show = (api) => {
   const main = document.getElementById("document");
   main.replaceChildren(make("h1", {}, `${api.info.title} API`),
-    make("p", {}, api.info.description),
+    make("p", {}, prose(api.info.description)),
     make("p", { class: "dim" }, `Version ${api.info.version}. `, make("a", { href: "/openapi.json" }, "The document itself"),
       "; ", make("a", { href: "#errors" }, "errors"), "; ", make("a", { href: "#schemas" }, "schemas"), "."));
   for (const tag of api.tags) {

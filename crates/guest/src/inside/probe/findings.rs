@@ -39,7 +39,7 @@ pub(super) fn understand(config: &GuestConfig, found: &str) -> Probe {
         routes: routes(section("routes"), section("routes6")),
         connections: section("connections").lines().filter_map(connection).collect(),
         kernel: system.release().to_string_lossy().into_owned(),
-        hostname: system.nodename().to_string_lossy().into_owned(),
+        hostname: super::host_name(),
         mounts: u32::try_from(mounts.len()).unwrap_or(u32::MAX),
         mount_list: mounts,
         writable: section("writable").lines().map(str::to_owned).collect(),

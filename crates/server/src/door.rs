@@ -1,0 +1,34 @@
+//! What every request passes on its way in and every answer on its way out.
+//!
+//! One layer for all of it: each further one would cost every request a copy of all below it.
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use crate::SharedServer;
+use crate::guard::put_protective_headers;
+use crate::leftovers;
+use crate::metrics::Observed;
+
+/// The middleware.
+pub(crate) async fn pass(
+    State(server): State<SharedServer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let observed = Observed::begin(&request);
+    let (request, rest) = leftovers::lend(request);
+    let mut response = match server.guard.admit(&request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    put_protective_headers(response.headers_mut());
+    if response.status().is_client_error()
+        && let Some(rest) = rest
+    {
+        rest.discard().await;
+    }
+    server.metrics.observe(&observed, response.status());
+    response
+}
