@@ -83,6 +83,9 @@ const MOST_SAID: usize = 2000;
 /// How long a program may take to read what is sent to it.
 const READING: Duration = Duration::from_secs(30);
 
+/// How long the end of a program that reads no more is waited for.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 async fn start(guest: &GuestClient, server: &McpServer) -> Result<SandboxPeer, McpError> {
     let started = guest.start_service(&server.command, &server.env).await;
     let service = started.map_err(|error| McpError::NotReached(error.to_string()))?;
@@ -110,7 +113,11 @@ impl Peer for SandboxPeer {
             waiting.answers.insert(id, sender);
         }
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        send(&self.input, &message).await?;
+        if let Err(error) = send(&self.input, &message).await {
+            // Why it reads no more is known in a moment, from its last words.
+            let _ = tokio::time::timeout(LAST_WORDS, answer).await;
+            return Err(lock(&self.waiting).over.clone().unwrap_or(error));
+        }
         match answer.await {
             Ok(answer) => outcome(answer),
             Err(_) => {

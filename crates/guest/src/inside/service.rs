@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::wire::{DATA_CHUNK, Frame, Reply, WireError};
@@ -19,6 +20,9 @@ use super::failure::failure;
 use super::interpreters;
 use super::process::Process;
 use super::run_process::kill;
+
+/// How long a program's complaints are waited for once it has closed its output.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(
     guest: &Arc<Guest>,
@@ -77,13 +81,16 @@ async fn converse(
     };
     let output = async move {
         let (mut out, mut err) = (BytesMut::new(), BytesMut::new());
-        let mut stderr_is_open = true;
-        loop {
+        let (mut stdout_is_open, mut stderr_is_open) = (true, true);
+        while stdout_is_open || stderr_is_open {
             out.reserve(DATA_CHUNK);
             err.reserve(DATA_CHUNK);
             let (stream, piece) = tokio::select! {
-                read = stdout.read_buf(&mut out) => match read {
-                    Ok(0) | Err(_) => return Ok(()),
+                read = stdout.read_buf(&mut out), if stdout_is_open => match read {
+                    Ok(0) | Err(_) => {
+                        stdout_is_open = false;
+                        continue;
+                    }
                     Ok(_) => (OutputStream::Stdout, out.split().freeze()),
                 },
                 read = stderr.read_buf(&mut err), if stderr_is_open => match read {
@@ -93,9 +100,12 @@ async fn converse(
                     }
                     Ok(_) => (OutputStream::Stderr, err.split().freeze()),
                 },
+                // Whatever still holds the other end, nobody speaks to it any more.
+                () = tokio::time::sleep(LAST_WORDS), if !stdout_is_open => break,
             };
             to_worker.send(Frame::Output(stream, piece)).await?;
         }
+        Ok(())
     };
     tokio::select! {
         ended = input => ended,
