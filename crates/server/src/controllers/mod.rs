@@ -1,9 +1,12 @@
 //! One file for each resource of the API.
 
 pub(crate) mod cancel;
+pub(crate) mod context;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod jobs;
+pub(crate) mod mcp;
+pub(crate) mod memories;
 pub(crate) mod memory;
 pub(crate) mod network;
 pub(crate) mod operations;
