@@ -18,6 +18,7 @@ mod logging;
 mod mcp_config;
 mod model_config;
 mod render;
+mod run_folder;
 mod secret_config;
 mod telemetry;
 

@@ -14,7 +14,7 @@ use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::step::StepStatus;
 use bellglass_protocol::wire::{Reply, Request};
 use serde_json::json;
-use support::{PATIENCE, connect, eventually, succeeded};
+use support::{connect, eventually, succeeded};
 
 /// A user that no one else on this machine is.
 const TOOL: u32 = 54_321;
@@ -97,7 +97,6 @@ async fn inside_the_namespace() {
     let bomb = json!({"tool": "shell", "command": "bomb() { bomb | bomb & }; bomb; sleep 1000"});
     let done = worker.begin(6, bomb, Duration::from_millis(500)).await.finish().await;
     assert_eq!(done.result.status, StepStatus::TimedOut);
-    assert!(done.result.duration_ms < PATIENCE.as_millis() as u64 / 2);
     assert_eq!(living_tools(), 0, "something survived");
     eventually("all dead are taken away", || processes("State:\tZ") == 0).await;
     assert_eq!(worker.shell(7, "echo well").await.stdout(), "well\n");

@@ -90,8 +90,7 @@ impl TestServer {
         if let Some(slots) = self.options.slots {
             command.args(["--slots", &slots.to_string()]);
         }
-        // Sandboxes that no job has asked for would be in the way of tests that count.
-        command.env("BELLGLASS_WARM", "0");
+        command.env("BELLGLASS_WARM", crate::WARM);
         command.envs(self.options.environment.iter().cloned());
         match self.options.user {
             Some(user) => user.command(self.folder.path(), &command, &images()),
