@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Runs the official conformance suite of MCP against a sandbox at /jobs/{id}/mcp. Its scenarios want the
-# tools, prompts and resources of a certain test server; those that any server with tools can pass are
-# run here. Needs npm, and a built bellglass with an image.
+# Runs scenarios of MCP's official conformance suite against a sandbox at /jobs/{id}/mcp. Needs npm, and
+# a built bellglass with an image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
