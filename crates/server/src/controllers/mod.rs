@@ -1,14 +1,17 @@
 //! One file for each resource of the API.
 
 pub(crate) mod cancel;
+pub(crate) mod changes;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod jobs;
 pub(crate) mod memory;
 pub(crate) mod network;
+pub(crate) mod offer;
 pub(crate) mod operations;
 pub(crate) mod pages;
 pub(crate) mod result;
 pub(crate) mod schedule;
+pub(crate) mod sessions;
 pub(crate) mod status;
 pub(crate) mod steps;

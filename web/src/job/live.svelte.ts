@@ -1,0 +1,94 @@
+// One job as it happens: follows its event log to the end, missing nothing, whatever happens to the
+// connection or the server meanwhile. What is shown is only ever what the log says.
+
+import { asProblem, type Problem, problemOf } from "../api/problem";
+import { openStream, type Stream, type StreamState } from "../api/stream";
+import type { JobEvent } from "../api/types";
+import { apply, begin, type JobView } from "./fold";
+
+/** One line of the log as it came, for whoever wants to see it raw. */
+export interface LogLine {
+  seq: number;
+  at: string;
+  type: string;
+  text: string;
+}
+
+export class LiveJob {
+  view = $state<JobView>();
+  problem = $state.raw<Problem>();
+  connection = $state.raw<StreamState | "over">("connecting");
+  /** The raw log. Not looked at line by line, so that a long one costs little; see `lineCount`. */
+  readonly lines: LogLine[] = [];
+  lineCount = $state(0);
+
+  readonly id: string;
+  #stream: Stream | undefined;
+  #waiting: string[] = [];
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #received = 0;
+
+  constructor(id: string) {
+    this.id = id;
+    void this.#open();
+  }
+
+  /** An event stream cannot say why it was refused, so that is asked first. */
+  async #open(): Promise<void> {
+    try {
+      const response = await fetch(`/status/${encodeURIComponent(this.id)}`);
+      if (response.status === 400 || response.status === 404) {
+        this.problem = problemOf(response.status, await response.json());
+        return;
+      }
+    } catch (error) {
+      // Without an answer the stream is tried all the same: it comes back when the server does.
+      this.problem = asProblem(error);
+    }
+    if (this.#closed) return;
+    this.#stream = openStream(
+      () => `/jobs/${encodeURIComponent(this.id)}/events?after=${this.#received}`,
+      (data) => this.#receive(data),
+      (state) => {
+        if (this.connection === "over") return;
+        this.connection = state;
+        if (state === "open") this.problem = undefined;
+      },
+    );
+  }
+
+  #closed = false;
+
+  close(): void {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    this.#stream?.close();
+  }
+
+  #receive(data: string): void {
+    const event = JSON.parse(data) as JobEvent;
+    if (event.seq <= this.#received) return;
+    if (event.seq !== this.#received + 1) throw new Error("an event is missing");
+    this.#received = event.seq;
+    this.#waiting.push(data);
+    // A long history comes in thousands of events; each for itself would be drawn for itself.
+    this.#timer ??= setTimeout(() => this.#draw(), 16);
+  }
+
+  #draw(): void {
+    this.#timer = undefined;
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    for (const text of waiting) {
+      const event = JSON.parse(text) as JobEvent;
+      this.lines.push({ seq: event.seq, at: event.at, type: event.type, text });
+      if (this.view) apply(this.view, event);
+      else this.view = begin(event);
+      if (event.type === "finished") {
+        this.connection = "over";
+        this.#stream?.close();
+      }
+    }
+    this.lineCount = this.lines.length;
+  }
+}
