@@ -236,13 +236,12 @@ function addConnection(
 
 /** A newer server tells of things that this page has no picture for: they are shown as they are. */
 function addUnknown(view: JobView, event: never, base: Base): void {
-  const { seq: _seq, at: _at, job: _job, type, ...fields } = event as JobEvent & { type: string };
-  const known = fields as Record<string, unknown>;
-  delete known["prev"];
-  delete known["hash"];
+  const { seq: _seq, at: _at, job: _job, prev: _prev, hash: _hash, ...rest } = event as Record<string, unknown>;
+  const { type: name, ...fields } = rest;
+  const type = String(name);
   if (type === "paused") view.status = "paused";
   if (type === "resumed") view.status = "running";
-  view.moments.push({ ...base, kind: "other", type, fields: known });
+  view.moments.push({ ...base, kind: "other", type, fields });
 }
 
 /** What a job is called: its name, its task, or the first thing that it does. */
