@@ -3,7 +3,8 @@
 export function languageOfPath(path: string): string | undefined {
   const name = path.slice(path.lastIndexOf("/") + 1).toLowerCase();
   if (name === "dockerfile" || name === "makefile") return "bash";
-  return BY_ENDING[name.slice(name.lastIndexOf(".") + 1)];
+  const dot = name.lastIndexOf(".");
+  return dot < 0 ? undefined : BY_ENDING[name.slice(dot + 1)];
 }
 
 const BY_ENDING: Record<string, string> = {
