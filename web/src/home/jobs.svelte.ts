@@ -19,6 +19,7 @@ export class JobList {
 
   #stream: Stream;
   #asked = 0;
+  #wanted = PAGE;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(onBack: () => void) {
@@ -49,42 +50,30 @@ export class JobList {
     this.#timer = setTimeout(() => void this.refresh(), 150);
   }
 
-  /** Asks again for as many as are shown, as far as the server gives that many at once. */
-  async refresh(): Promise<void> {
-    const shown = Math.min(MOST_AT_ONCE, Math.max(PAGE, this.jobs?.length ?? 0));
-    await this.#load({ limit: shown }, ({ jobs, more }) => {
-      const rest = this.jobs?.slice(shown) ?? [];
-      const oldest = jobs.at(-1)?.job_id ?? "";
-      this.jobs = more ? [...jobs, ...rest.filter((job) => job.job_id < oldest)] : jobs;
-      this.more = more && rest.length === 0 ? true : more && this.more;
-    });
-  }
-
   async loadOlder(): Promise<void> {
-    const before = this.jobs?.at(-1)?.job_id;
-    if (!before) return;
-    await this.#load({ limit: PAGE, before }, ({ jobs, more }) => {
-      this.jobs = [...(this.jobs ?? []), ...jobs];
-      this.more = more;
-    });
+    this.#wanted = (this.jobs?.length ?? 0) + PAGE;
+    await this.refresh();
   }
 
-  /** An answer that was overtaken by a later question is not looked at. */
-  async #load(
-    page: { limit: number; before?: string },
-    take: (answer: { jobs: ListedJob[]; more: boolean }) => void,
-  ): Promise<void> {
+  /** Asks again for as many as are wanted. An answer that a later question overtook is not looked at. */
+  async refresh(): Promise<void> {
     const asked = (this.#asked += 1);
     this.loading = true;
     const search = this.search.trim().slice(0, 200);
+    const filter = { ...(this.status ? { status: this.status } : {}), ...(search ? { search } : {}) };
     try {
-      const answer = await listJobs({
-        ...page,
-        ...(this.status ? { status: this.status } : {}),
-        ...(search ? { search } : {}),
-      });
-      if (asked !== this.#asked) return;
-      take(answer);
+      const jobs: ListedJob[] = [];
+      let more = true;
+      while (more && jobs.length < this.#wanted) {
+        const limit = Math.min(MOST_AT_ONCE, this.#wanted - jobs.length);
+        const last = jobs.at(-1)?.job_id;
+        const page = await listJobs({ ...filter, limit, ...(last ? { before: last } : {}) });
+        if (asked !== this.#asked) return;
+        jobs.push(...page.jobs);
+        more = page.more;
+      }
+      this.jobs = jobs;
+      this.more = more;
       this.problem = undefined;
     } catch (error) {
       if (asked === this.#asked) this.problem = asProblem(error);

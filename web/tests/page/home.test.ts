@@ -57,10 +57,13 @@ test("an example starts with one click", async ({ page, server }) => {
 
 test("what the server refuses is explained where it is wrong", async ({ page, server }) => {
   await page.goto(server.url);
-  await page.getByLabel("Tool of step 1").selectOption("write_file");
-  await page.getByLabel("Path of step 1").fill("../outside");
+  await page.getByLabel("Files for the new job").setInputFiles({
+    name: "faulty.json",
+    mimeType: "application/json",
+    buffer: Buffer.from('[{"tool":"shell","command":"ls"},{"tool":"shell","command":"ls","timeout":"soon"}]'),
+  });
   await page.getByRole("button", { name: "Run", exact: true }).click();
-  await expect(page.getByRole("alert")).toContainText("steps[0]");
+  await expect(page.getByRole("alert")).toContainText("steps[1]");
   await expect(page).toHaveURL(`${server.url}/`);
 });
 
@@ -76,7 +79,7 @@ test("options reach the job", async ({ page, server }) => {
   await page.goto(server.url);
   await page.getByLabel("Command of step 1").fill("true");
   await page.getByText("Options", { exact: true }).click();
-  await page.getByLabel("Name").fill("with options");
+  await page.getByLabel("Name", { exact: true }).fill("with options");
   await page.getByLabel("Network").selectOption("allow");
   await page.getByLabel("Hosts it may reach").fill("example.com:443\n*.example.org");
   await page.getByLabel(/^Memory/).fill("256MiB");

@@ -3,8 +3,10 @@
 import { expect, expectAccessible, test } from "../fixtures";
 import { Server } from "../server";
 
+const TOKEN = "open-sesame-open-sesame";
+
 test("the token is asked for, refused when wrong, and kept as a cookie that no script sees", async ({ page, context }) => {
-  const server = await Server.start({ BELLGLASS_TOKEN: "open sesame" });
+  const server = await Server.start({ BELLGLASS_TOKEN: TOKEN });
   try {
     const id = await server.schedule({ name: "for members", steps: [{ tool: "shell", command: "echo inside" }] });
     await server.ended(id);
@@ -14,7 +16,7 @@ test("the token is asked for, refused when wrong, and kept as a cookie that no s
     await page.getByLabel("Token").fill("open barley");
     await page.getByRole("button", { name: "Log in" }).click();
     await expect(page.getByRole("alert")).toHaveText("That is not this server's token.");
-    await page.getByLabel("Token").fill("open sesame");
+    await page.getByLabel("Token").fill(TOKEN);
     await page.keyboard.press("Enter");
     await expect(page.locator(`[data-job='${id}']`)).toBeVisible();
 
@@ -40,10 +42,10 @@ test("the token is asked for, refused when wrong, and kept as a cookie that no s
 });
 
 test("another site cannot use the cookie", async ({ page }) => {
-  const server = await Server.start({ BELLGLASS_TOKEN: "open sesame" });
+  const server = await Server.start({ BELLGLASS_TOKEN: TOKEN });
   try {
     await page.goto(server.url);
-    await page.getByLabel("Token").fill("open sesame");
+    await page.getByLabel("Token").fill(TOKEN);
     await page.keyboard.press("Enter");
     await expect(page.getByText("Nothing under the glass yet")).toBeVisible();
     const { cookie, port } = await page.evaluate(() => ({ cookie: "", port: location.port }));
