@@ -63,6 +63,11 @@ export async function listJobs(filter: Filter): Promise<{ jobs: ListedJob[]; mor
   return { jobs, more: next !== null };
 }
 
+/** Whether there is such a job, and one that this browser may see. */
+export async function findJob(id: string): Promise<void> {
+  await client.GET("/status/{id}", { params: { path: { id } } });
+}
+
 export async function schedule(request: JobRequest): Promise<string> {
   return must(await client.POST("/schedule", { body: request })).job_id;
 }

@@ -30,6 +30,8 @@ export class JobList {
       (state) => {
         this.connection = state;
         if (state === "open") onBack();
+        // The stream cannot say why it is refused; this answer can.
+        if (state === "lost") void this.refresh();
       },
     );
     void this.refresh();

@@ -1,7 +1,8 @@
 // One job as it happens: follows its event log to the end, missing nothing, whatever happens to the
 // connection or the server meanwhile. What is shown is only ever what the log says.
 
-import { asProblem, type Problem, problemOf } from "../api/problem";
+import { findJob } from "../api/client";
+import { asProblem, type Problem } from "../api/problem";
 import { openStream, type Stream, type StreamState } from "../api/stream";
 import type { JobEvent } from "../api/types";
 import { apply, begin, type JobView } from "./fold";
@@ -33,19 +34,8 @@ export class LiveJob {
     void this.#open();
   }
 
-  /** An event stream cannot say why it was refused, so that is asked first. */
   async #open(): Promise<void> {
-    try {
-      const response = await fetch(`/status/${encodeURIComponent(this.id)}`);
-      if (response.status === 400 || response.status === 404) {
-        this.problem = problemOf(response.status, await response.json());
-        return;
-      }
-    } catch (error) {
-      // Without an answer the stream is tried all the same: it comes back when the server does.
-      this.problem = asProblem(error);
-    }
-    if (this.#closed) return;
+    if (!(await this.#mayFollow()) || this.#closed) return;
     this.#stream = openStream(
       () => `/jobs/${encodeURIComponent(this.id)}/events?after=${this.#received}`,
       (data) => this.#receive(data),
@@ -53,8 +43,24 @@ export class LiveJob {
         if (this.connection === "over") return;
         this.connection = state;
         if (state === "open") this.problem = undefined;
+        if (state === "lost") void this.#mayFollow();
       },
     );
+  }
+
+  /** An event stream cannot say why it is refused, so that is asked beside it. */
+  async #mayFollow(): Promise<boolean> {
+    try {
+      await findJob(this.id);
+      return true;
+    } catch (thrown) {
+      const problem = asProblem(thrown);
+      // A server that is away or in trouble may be back in a moment; these answers stay what they are.
+      const final = ["job_not_found", "invalid_job_id", "unauthorized", "forbidden_host"].includes(problem.code);
+      if (final || !this.view) this.problem = problem;
+      if (final) this.#stream?.close();
+      return !final;
+    }
   }
 
   #closed = false;
