@@ -1,106 +1,142 @@
 //! A mind that is made up: a fixed list of steps.
 
-use async_trait::async_trait;
-use bellglass_protocol::event::JobError;
+use bellglass_protocol::event::{Event, EventBody, JobError};
 use bellglass_protocol::job::OnError;
+use bellglass_protocol::step::StepStatus;
 use bellglass_protocol::tool::ToolCall;
+use jiff::Timestamp;
 
-use crate::{Action, DoneStep, Mind};
+use crate::context::Context;
+use crate::mind::{Effect, Mind};
 
 /// Runs its steps in order, and stops or goes on at a failure as the job says.
 pub struct Playbook {
     steps: Vec<ToolCall>,
     on_error: OnError,
+    /// How the steps ended that are done.
+    done: Vec<StepStatus>,
+    running: bool,
+    paused: bool,
 }
 
 impl Playbook {
     pub fn new(steps: Vec<ToolCall>, on_error: OnError) -> Self {
-        Self { steps, on_error }
-    }
-
-    fn decide(&self, done: &[DoneStep]) -> Action {
-        if let Some(last) = done.last()
-            && self.on_error == OnError::Stop
-            && last.status.is_failure()
-        {
-            return Action::Finish(Err(JobError {
-                code: "step_failed".into(),
-                message: format!("step {} failed, and the job stops at a failure", last.n),
-            }));
-        }
-        match self.steps.get(done.len()) {
-            Some(call) => Action::Call(call.clone()),
-            None => Action::Finish(Ok(())),
-        }
+        Self { steps, on_error, done: Vec::new(), running: false, paused: false }
     }
 }
 
-#[async_trait]
 impl Mind for Playbook {
-    async fn next_action(&mut self, done: &[DoneStep]) -> Action {
-        self.decide(done)
+    fn take_in(&mut self, event: &Event) {
+        match &event.body {
+            EventBody::SandboxLost { .. } => {
+                self.done.clear();
+                self.running = false;
+            }
+            EventBody::StepStarted { .. } => self.running = true,
+            EventBody::StepFinished { outcome, .. } => {
+                self.done.push(outcome.status);
+                self.running = false;
+            }
+            EventBody::Paused { .. } => self.paused = true,
+            EventBody::Resumed { .. } => self.paused = false,
+            _ => {}
+        }
+    }
+
+    fn next(&self, _: Timestamp) -> Effect {
+        if let Some(last) = self.done.last()
+            && self.on_error == OnError::Stop
+            && last.is_failure()
+        {
+            let n = self.done.len();
+            return Effect::Finish(Err(JobError {
+                code: "step_failed".into(),
+                message: format!("step {n} failed, and the job stops at a failure"),
+            }));
+        }
+        let n = self.done.len();
+        match self.steps.get(n) {
+            Some(_) if self.paused && !self.running => Effect::Wait,
+            Some(call) => Effect::Perform { n: n as u32 + 1, call: call.clone() },
+            None => Effect::Finish(Ok(())),
+        }
+    }
+
+    fn snapshot(&self) -> Option<&Context> {
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Hands, drive};
-    use bellglass_protocol::step::StepStatus::{self, Failed, Succeeded};
+    use bellglass_protocol::id::JobId;
+    use bellglass_protocol::step::StepOutcome;
+    use bellglass_protocol::step::StepStatus::{Failed, Succeeded};
+    use bellglass_protocol::tool::Shell;
 
-    struct Scripted {
-        results: Vec<StepStatus>,
-        performed: Vec<(u32, String)>,
+    fn shell(command: &str) -> ToolCall {
+        let command = command.into();
+        ToolCall::Shell(Shell { command, cwd: None, env: Default::default(), timeout: None })
     }
 
-    #[async_trait]
-    impl Hands for Scripted {
-        type Stop = String;
+    fn event(body: EventBody) -> Event {
+        Event { seq: 1, at: Timestamp::UNIX_EPOCH, job: JobId::generate(), body }
+    }
 
-        async fn perform(&mut self, n: u32, call: ToolCall) -> Result<StepStatus, String> {
-            self.performed.push((n, call.arguments()["command"].as_str().unwrap().into()));
-            Ok(self.results.remove(0))
+    fn finished(n: u32, status: StepStatus) -> Event {
+        let outcome = StepOutcome {
+            status,
+            exit_code: None,
+            signal: None,
+            stdout: String::new(),
+            stderr: String::new(),
+            output: String::new(),
+            output_bytes: 0,
+            dropped_bytes: 0,
+            unkept_bytes: 0,
+            full_output: None,
+            error: None,
+            duration_ms: 0,
+        };
+        event(EventBody::StepFinished { n, outcome: Box::new(outcome) })
+    }
+
+    /// What the playbook a, b, c does after steps that ended so.
+    fn next(on_error: OnError, done: &[StepStatus], more: &[Event]) -> String {
+        let mut mind = Playbook::new(["a", "b", "c"].map(shell).into(), on_error);
+        done.iter()
+            .enumerate()
+            .for_each(|(at, status)| mind.take_in(&finished(at as u32 + 1, *status)));
+        more.iter().for_each(|event| mind.take_in(event));
+        match mind.next(Timestamp::UNIX_EPOCH) {
+            Effect::Perform { n, call } => {
+                format!("{n}{}", call.arguments()["command"].as_str().unwrap())
+            }
+            Effect::Finish(Err(error)) => error.code,
+            Effect::Finish(Ok(())) => "done".into(),
+            Effect::Wait => "wait".into(),
+            other => panic!("{other:?}"),
         }
     }
 
-    async fn run(
-        on_error: OnError,
-        results: &[StepStatus],
-        done: Vec<DoneStep>,
-    ) -> (Vec<(u32, String)>, Option<String>) {
-        let steps = ["a", "b", "c"].map(shell);
-        let mut mind = Playbook::new(steps.into(), on_error);
-        let mut hands = Scripted { results: results.to_vec(), performed: vec![] };
-        let end = drive(&mut mind, &mut hands, done).await.unwrap();
-        (hands.performed, end.err().map(|error| error.code))
+    #[test]
+    fn goes_on_or_stops_at_a_failure() {
+        assert_eq!(next(OnError::Continue, &[], &[]), "1a");
+        assert_eq!(next(OnError::Continue, &[Succeeded, Failed], &[]), "3c");
+        assert_eq!(next(OnError::Continue, &[Succeeded, Failed, Succeeded], &[]), "done");
+        assert_eq!(next(OnError::Stop, &[Succeeded, Failed], &[]), "step_failed");
     }
 
-    fn shell(command: &str) -> ToolCall {
-        ToolCall::Shell(bellglass_protocol::tool::Shell {
-            command: command.into(),
-            cwd: None,
-            env: Default::default(),
-            timeout: None,
-        })
-    }
-
-    fn names(performed: &[(u32, String)]) -> String {
-        performed.iter().map(|(n, name)| format!("{n}{name} ")).collect()
-    }
-
-    #[tokio::test]
-    async fn goes_on_or_stops_at_a_failure() {
-        let (performed, error) =
-            run(OnError::Continue, &[Succeeded, Failed, Succeeded], vec![]).await;
-        assert_eq!((names(&performed).as_str(), error), ("1a 2b 3c ", None));
-        let (performed, error) = run(OnError::Stop, &[Succeeded, Failed], vec![]).await;
-        assert_eq!((names(&performed).as_str(), error.as_deref()), ("1a 2b ", Some("step_failed")));
-    }
-
-    #[tokio::test]
-    async fn goes_on_where_another_left_off() {
-        let done = vec![DoneStep { n: 1, status: Succeeded }, DoneStep { n: 2, status: Failed }];
-        let (performed, _) = run(OnError::Continue, &[Succeeded], done).await;
-        assert_eq!(names(&performed), "3c ");
+    #[test]
+    fn begins_again_in_a_new_sandbox_and_waits_while_paused() {
+        let lost = event(EventBody::SandboxLost { reason: "x".into() });
+        assert_eq!(next(OnError::Stop, &[Succeeded, Failed], &[lost]), "1a");
+        let paused = event(EventBody::Paused { by: "x".into() });
+        let started = event(EventBody::StepStarted { n: 2, call: shell("b") });
+        let resumed = event(EventBody::Resumed { by: "x".into() });
+        assert_eq!(next(OnError::Stop, &[Succeeded], std::slice::from_ref(&paused)), "wait");
+        assert_eq!(next(OnError::Stop, &[Succeeded], &[started, paused.clone()]), "2b");
+        assert_eq!(next(OnError::Stop, &[Succeeded], &[paused, resumed]), "2b");
     }
 }

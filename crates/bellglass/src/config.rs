@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits};
+use bellglass_agent::model::catalogue::Catalogue;
+use bellglass_protocol::job::{Budget, DEFAULT_IMAGE, IsolationLevel, Limits};
+use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::network::HostRule;
 use bellglass_protocol::quantity::{ByteSize, Seconds};
-use bellglass_protocol::request::{ModelOffer, Offer};
+use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_sandbox::pool::PoolSize;
 use bellglass_server::{Secret, ServerSettings};
@@ -22,6 +24,7 @@ use serde::Deserialize;
 use crate::cli;
 use crate::host_network::{HostNetwork, NetworkConfig};
 use crate::installation::{SandboxSettings, WarmSettings};
+use crate::model_config::{self, ModelEnvironment, ModelSection};
 use crate::secret_config::SecretSection;
 
 /// What `bellglass.toml` may say.
@@ -35,6 +38,8 @@ pub(crate) struct ConfigFile {
     pub(crate) sandbox: SandboxSection,
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
+    /// What a task may spend when it does not say.
+    pub(crate) budget: Budget,
     pub(crate) network: NetworkSection,
     pub(crate) secrets: BTreeMap<String, SecretSection>,
     /// What a job gets when it does not say.
@@ -134,12 +139,6 @@ impl Default for SandboxSection {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct ModelSection {
-    pub(crate) base_url: Option<String>,
-}
-
 /// Limits of which some are named.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -189,7 +188,7 @@ pub(crate) struct Config {
 pub(crate) struct Environment {
     data_home: Option<PathBuf>,
     config_home: Option<PathBuf>,
-    has_model_key: bool,
+    models: ModelEnvironment,
     token: Option<String>,
     /// The proxy through which this host reaches the world.
     upstream_proxy: Option<String>,
@@ -210,8 +209,7 @@ impl Environment {
         Self {
             data_home: xdg("XDG_DATA_HOME", ".local/share"),
             config_home: xdg("XDG_CONFIG_HOME", ".config"),
-            has_model_key: variable("OPENAI_API_KEY").is_some()
-                || variable("ANTHROPIC_API_KEY").is_some(),
+            models: ModelEnvironment::read(),
             token: std::env::var("BELLGLASS_TOKEN").ok().filter(|token| !token.is_empty()),
             upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
                 .into_iter()
@@ -262,8 +260,9 @@ impl Config {
         self.environment.cluster.as_deref()
     }
 
-    pub(crate) fn has_model(&self) -> bool {
-        self.environment.has_model_key || self.file.model.base_url.is_some()
+    /// The models that tasks can have.
+    pub(crate) fn models(&self, data: &Path) -> anyhow::Result<Catalogue> {
+        model_config::catalogue(&self.file.model, &self.environment.models, data)
     }
 
     pub(crate) fn data(&self, flag: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
@@ -378,7 +377,7 @@ impl Config {
     }
 
     /// What jobs are offered here.
-    pub(crate) fn offer(&self) -> anyhow::Result<Offer> {
+    pub(crate) fn offer(&self, models: ModelOffer) -> anyhow::Result<Offer> {
         let defaults = self.file.limits;
         let offer = Offer {
             defaults,
@@ -386,11 +385,17 @@ impl Config {
             default_image: self.file.image.default.clone(),
             isolation: self.file.sandbox.isolation,
             secrets: self.file.secrets.keys().cloned().collect(),
-            model: if self.has_model() { ModelOffer::NotDriven } else { ModelOffer::NotConfigured },
+            models,
+            budget: self.file.budget.or(default_budget()),
         };
         offer.check().context("[limits] or [max_limits] in bellglass.toml is wrong")?;
         Ok(offer)
     }
+}
+
+/// Enough for long work, and an end for what never ends.
+fn default_budget() -> Budget {
+    Budget { steps: Some(1000), ..Budget::default() }
 }
 
 /// Reads an address such as `http://user:password@proxy.example:3128`.
@@ -489,7 +494,7 @@ mod tests {
         {
             let file = parse(wrong, Path::new("bellglass.toml")).unwrap();
             let config = Config { named: None, file, environment: Environment::default() };
-            assert!(config.offer().is_err(), "{wrong}");
+            assert!(config.offer(ModelOffer::default()).is_err(), "{wrong}");
         }
     }
 
@@ -512,7 +517,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
+                   default base_url fallback wire idle_time context_tokens reasoning recordings record prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -524,6 +529,7 @@ mod tests {
             "[image]\n",
             "[model]\n",
             "[network]\n",
+            "[budget]\n",
             "[sandbox]\n",
             "[sandbox.warm]\n",
             "[secrets.x]\nhosts = []\n",
@@ -539,6 +545,7 @@ mod tests {
                     "image",
                     "model",
                     "network",
+                    "budget",
                     "sandbox",
                     "warm",
                     "secrets",

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::host_network::HostNetwork;
 use anyhow::Context as _;
 use async_trait::async_trait;
+use bellglass_agent::model::catalogue::Catalogue;
 use bellglass_protocol::id::WorkerId;
 use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_sandbox::image::ImageStore;
@@ -28,6 +29,7 @@ pub(crate) struct Installation {
     pub(crate) backends: Arc<Backends>,
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
+    pub(crate) models: Arc<Catalogue>,
     pub(crate) network: Arc<HostNetwork>,
     /// Keeps sandboxes ready, if any are to be.
     pool: Option<Arc<WarmPool>>,
@@ -49,6 +51,7 @@ impl Installation {
         data: &Path,
         images: &Path,
         network: HostNetwork,
+        models: Catalogue,
         sandboxes: &SandboxSettings,
     ) -> anyhow::Result<Self> {
         let database = database(data);
@@ -65,6 +68,7 @@ impl Installation {
             backends: Arc::new(backends),
             images,
             live: LiveSandboxes::default(),
+            models: Arc::new(models),
             pool,
             network: Arc::new(network),
             data: data.to_path_buf(),
@@ -94,6 +98,7 @@ impl Installation {
             spools: self.data.join("spools"),
             orphaned_after: self.orphaned_after,
             sweep_every,
+            models: self.models.clone(),
         };
         Worker::new(
             settings,

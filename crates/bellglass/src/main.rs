@@ -15,6 +15,7 @@ mod host_network;
 mod installation;
 mod live_files;
 mod logging;
+mod model_config;
 mod render;
 mod secret_config;
 mod telemetry;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, IsTerminal as _};
 
 use bellglass_protocol::event::{EndStatus, Event, EventBody};
+use bellglass_protocol::model::{AnswerBlock, PlanStatus};
 use bellglass_protocol::network::Verdict;
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::step::StepStatus;
@@ -123,6 +124,64 @@ impl EventPrinter {
                     Verdict::CutByPolicy => (YELLOW, "cut by the job's new policy".into()),
                 };
                 self.line(text, colour, &format!("⇄ {place} {what}{times}"));
+            }
+            EventBody::ModelAnswered { answer } => {
+                for block in &answer.blocks {
+                    if let AnswerBlock::Text { text: words } = block {
+                        self.output(text, &format!("{}\n", words.trim_end()));
+                    }
+                }
+                let usage = &answer.usage;
+                let cost = answer.cost_usd.map_or(String::new(), |usd| format!(", ${usd:.4}"));
+                let (model, read, written) = (safe(&answer.model), usage.input, usage.output);
+                let line = format!("● {model}: {read} tokens in, {written} out{cost}");
+                self.line(text, DIM, &line);
+            }
+            EventBody::ModelFailed { model, error, retry_in_ms } => {
+                let again = match retry_in_ms {
+                    Some(wait) => format!("; asking again in {wait} ms"),
+                    None => String::new(),
+                };
+                let (model, message) = (safe(model), safe(&error.message));
+                self.line(text, YELLOW, &format!("● {model}: {message}{again}"));
+            }
+            EventBody::ToolAnswered { tool, output, failed, .. } => {
+                let mark = if *failed { "✘" } else { "✔" };
+                let first = safe(output.lines().next().unwrap_or_default());
+                let first: String = first.chars().take(90).collect();
+                self.line(text, DIM, &format!("  {mark} {}  {first}", safe(tool)));
+            }
+            EventBody::PlanUpdated { steps } => {
+                self.line(text, BOLD, "● plan");
+                for step in steps {
+                    let mark = match step.status {
+                        PlanStatus::Pending => "☐",
+                        PlanStatus::InProgress => "▸",
+                        PlanStatus::Done => "☑",
+                    };
+                    self.line(text, DIM, &format!("  {mark} {}", safe(&step.title)));
+                }
+            }
+            EventBody::QuestionAsked { question, .. } => {
+                self.line(text, BOLD, &format!("? {}", safe(question)));
+            }
+            EventBody::MessageReceived { by, text: words } => {
+                self.line(text, BOLD, &format!("● {}: {}", safe(by), safe(words)));
+            }
+            EventBody::Paused { by } => {
+                self.line(text, YELLOW, &format!("● paused by {}", safe(by)));
+            }
+            EventBody::Resumed { by } => {
+                self.line(text, DIM, &format!("● resumed by {}", safe(by)));
+            }
+            EventBody::ModelNudged { text: words } => self.line(text, YELLOW, &safe(words)),
+            EventBody::ContextCompacted { compaction } => {
+                let (before, after) = (compaction.tokens_before, compaction.tokens_after);
+                let line = format!("● context made smaller: {before} to {after} tokens");
+                self.line(text, DIM, &line);
+            }
+            EventBody::TaskFinished { summary, .. } => {
+                self.output(text, &format!("{}\n", summary.trim_end()));
             }
             EventBody::NetworkChanged { network, by } => {
                 let (network, by) = (network.to_string(), safe(by));

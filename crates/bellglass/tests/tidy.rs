@@ -44,6 +44,7 @@ fn crates_depend_inward_only() {
         (
             "bellglass",
             &[
+                "bellglass-agent",
                 "bellglass-protocol",
                 "bellglass-sandbox",
                 "bellglass-server",

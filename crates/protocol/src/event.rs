@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Generation, JobId, WorkerId};
 use crate::job::JobSpec;
+use crate::model::{Compaction, ModelAnswer, PlanStep, TaskOutcome};
 use crate::network::{Connection, NetworkPolicy};
 use crate::report::SandboxReport;
 use crate::step::{OutputStream, StepOutcome};
@@ -54,6 +55,43 @@ pub enum EventBody {
         connection: Connection,
         count: u64,
     },
+    /// A model was asked and gave a whole answer.
+    #[serde(rename = "model.answered")]
+    ModelAnswered { answer: Box<ModelAnswer> },
+    /// A model was asked and gave no whole answer. Without `retry_in_ms` it is not asked again.
+    #[serde(rename = "model.failed")]
+    ModelFailed {
+        model: String,
+        error: JobError,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_in_ms: Option<u64>,
+    },
+    /// A model's tool call was answered without a step in the sandbox.
+    #[serde(rename = "tool.answered")]
+    ToolAnswered { call_id: String, tool: String, output: String, failed: bool },
+    /// The model wrote down what it is going to do, and how far it is.
+    #[serde(rename = "plan.updated")]
+    PlanUpdated { steps: Vec<PlanStep> },
+    /// The model asks the user something, and waits for the next message.
+    #[serde(rename = "question.asked")]
+    QuestionAsked { call_id: String, question: String },
+    /// The user said something to the model.
+    #[serde(rename = "message.received")]
+    MessageReceived { by: String, text: String },
+    /// The job does nothing more until it is resumed. What is under way is finished first.
+    #[serde(rename = "paused")]
+    Paused { by: String },
+    #[serde(rename = "resumed")]
+    Resumed { by: String },
+    /// The model was told that it goes round in circles, with the facts.
+    #[serde(rename = "model.nudged")]
+    ModelNudged { text: String },
+    /// What the model is shown was made smaller.
+    #[serde(rename = "context.compacted")]
+    ContextCompacted { compaction: Box<Compaction> },
+    /// The model says that it is done with its task.
+    #[serde(rename = "task.finished")]
+    TaskFinished { outcome: TaskOutcome, summary: String },
     /// The job may reach something else from now on.
     #[serde(rename = "network.changed")]
     NetworkChanged { network: NetworkPolicy, by: String },
@@ -83,6 +121,17 @@ impl EventBody {
             Self::StepOutput { .. } => "step.output",
             Self::StepFinished { .. } => "step.finished",
             Self::NetworkConnection { .. } => "network.connection",
+            Self::ModelAnswered { .. } => "model.answered",
+            Self::ModelFailed { .. } => "model.failed",
+            Self::ToolAnswered { .. } => "tool.answered",
+            Self::PlanUpdated { .. } => "plan.updated",
+            Self::QuestionAsked { .. } => "question.asked",
+            Self::MessageReceived { .. } => "message.received",
+            Self::Paused { .. } => "paused",
+            Self::Resumed { .. } => "resumed",
+            Self::ModelNudged { .. } => "model.nudged",
+            Self::ContextCompacted { .. } => "context.compacted",
+            Self::TaskFinished { .. } => "task.finished",
             Self::NetworkChanged { .. } => "network.changed",
             Self::CancelRequested { .. } => "cancel.requested",
             Self::ResultStored { .. } => "result.stored",

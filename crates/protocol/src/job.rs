@@ -33,6 +33,31 @@ pub struct JobSpec {
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,
+    /// The model that works on a task, such as `openai/gpt-5.1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Budget::is_unlimited")]
+    pub budget: Budget,
+    #[serde(default, skip_serializing_if = "PlanMode::is_straight")]
+    pub plan: PlanMode,
+}
+
+/// Whether the user wants to see a task's plan before anything is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PlanMode {
+    /// The model plans and goes straight on.
+    #[default]
+    Straight,
+    /// The job pauses when the plan is written. Resuming approves it; a message changes it.
+    Review,
+}
+
+impl PlanMode {
+    fn is_straight(&self) -> bool {
+        *self == Self::Straight
+    }
 }
 
 fn is_off(option: &bool) -> bool {
@@ -138,6 +163,46 @@ impl Default for Limits {
             step_time: Seconds::whole(600),
             output: ByteSize::mib(64),
             total_output: ByteSize::gib(1),
+        }
+    }
+}
+
+/// What a task may spend. Looked at before every call; never exceeded by more than the call under
+/// way. What is not named is not bounded here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Budget {
+    /// Tool calls in the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
+    /// Tokens that models read and write, cached ones included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Money for models, in US dollars.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd: Option<f64>,
+    /// Wall-clock time since the sandbox was ready, without pauses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Seconds>,
+    /// Output of all steps together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<ByteSize>,
+}
+
+impl Budget {
+    pub fn is_unlimited(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// This budget, with the other's bounds where it has none of its own.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            steps: self.steps.or(other.steps),
+            tokens: self.tokens.or(other.tokens),
+            usd: self.usd.or(other.usd),
+            time: self.time.or(other.time),
+            output: self.output.or(other.output),
         }
     }
 }

@@ -10,6 +10,8 @@ pub mod job;
 pub mod launch;
 pub mod limits_request;
 pub mod memory;
+pub mod model;
+pub mod model_offer;
 pub mod mux;
 pub mod network;
 pub mod quantity;

@@ -6,8 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{InitialFile, IsolationLevel, JobSpec, Limits, OnError, Priority, Work};
+use crate::job::{
+    Budget, InitialFile, IsolationLevel, JobSpec, Limits, OnError, PlanMode, Priority, Work,
+};
 use crate::limits_request::LimitsRequest;
+use crate::model_offer::ModelOffer;
 use crate::network::NetworkPolicy;
 use crate::request_shape::{self, Expected, ShapeFault};
 use crate::secrets;
@@ -60,16 +63,19 @@ pub struct JobRequest {
     /// Files that lie in the workspace when the job starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<InitialFile>,
-    /// The model for a task.
+    /// The model for a task, such as `openai/gpt-5.1`, `anthropic/claude-sonnet-4-5` or
+    /// `local/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Reserved: a desktop in the sandbox. Refused until this build can give one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desktop: Option<bool>,
-    /// Reserved: a hard budget of a task. Refused until this build can keep one.
+    /// Whether a task's plan is shown for approval before anything is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub budget: Option<Reserved>,
+    pub plan: Option<PlanMode>,
+    /// What a task may spend at the most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
     /// Reserved: a repository to clone. Refused until this build can reach one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -99,18 +105,11 @@ pub struct Offer {
     pub default_image: String,
     /// The least isolation of jobs that demand none. Whether a level can be had is for others to say.
     pub isolation: IsolationLevel,
-    pub model: ModelOffer,
+    pub models: ModelOffer,
+    /// What a task may spend unless it says otherwise.
+    pub budget: Budget,
     /// The names of secrets that jobs may use.
     pub secrets: BTreeSet<String>,
-}
-
-/// Whether there is a model that could work on a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelOffer {
-    /// None is configured.
-    NotConfigured,
-    /// One is configured, but this build has no loop that would drive it.
-    NotDriven,
 }
 
 /// Why a request was refused. Each variant is one stable error code.
@@ -208,21 +207,27 @@ impl JobRequest {
     /// Checks the request against what this installation offers.
     pub fn into_spec(self, offer: &Offer) -> Result<JobSpec, RequestError> {
         self.refuse_what_is_not_here()?;
-        let work = match (self.task, self.prompt, self.steps) {
+        let (work, model, budget) = match (self.task, self.prompt, self.steps) {
             (None, None, None) => return Err(RequestError::NoWork),
             (Some(task), None, None) | (None, Some(task), None) => {
                 check_task(&task)?;
-                return Err(match offer.model {
-                    ModelOffer::NotConfigured => RequestError::NoModel,
-                    ModelOffer::NotDriven => RequestError::NotAvailable {
-                        field: "task",
-                        why: "this build does not drive models yet; give `steps`".into(),
-                    },
-                });
+                let model = offer.models.choose(self.model)?;
+                let budget = self.budget.unwrap_or_default().or(offer.budget);
+                check_budget(&budget, &model, &offer.models)?;
+                (Work::Task(task), Some(model), budget)
+            }
+            (None, None, Some(_)) if self.model.is_some() => {
+                return Err(invalid("model", "is for a `task`; steps need no model"));
+            }
+            (None, None, Some(_)) if self.budget.is_some() => {
+                return Err(invalid("budget", "is for a `task`; use `limits` for steps"));
+            }
+            (None, None, Some(_)) if self.plan.is_some() => {
+                return Err(invalid("plan", "is for a `task`; steps are a plan"));
             }
             (None, None, Some(steps)) => {
                 check_steps(&steps)?;
-                Work::Steps(steps)
+                (Work::Steps(steps), None, Budget::default())
             }
             _ => return Err(RequestError::AmbiguousWork),
         };
@@ -260,6 +265,9 @@ impl JobRequest {
             nested_sandboxing: self.nested_sandboxing.unwrap_or_default(),
             secrets: self.secrets,
             files: self.files,
+            model,
+            budget,
+            plan: self.plan.unwrap_or_default(),
         })
     }
 
@@ -267,9 +275,6 @@ impl JobRequest {
         let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
         if self.desktop == Some(true) {
             return refuse("desktop", "this build has no desktop");
-        }
-        if self.budget.is_some() {
-            return refuse("budget", "this build keeps no budgets; use `limits`");
         }
         if self.repository.is_some() {
             return refuse(
@@ -309,6 +314,22 @@ fn check_task(task: &str) -> Result<(), RequestError> {
         return Err(invalid("task", "is longer than 1 MiB; upload long material with `files`"));
     }
     Ok(())
+}
+
+/// A bound that cannot be kept is refused now, rather than found out when the money is spent.
+fn check_budget(budget: &Budget, model: &str, models: &ModelOffer) -> Result<(), RequestError> {
+    match budget.usd {
+        Some(usd) if usd.is_nan() || usd <= 0.0 => {
+            Err(invalid("budget.usd", "must be more than 0"))
+        }
+        Some(_) if !models.has_price(model) => Err(invalid(
+            "budget.usd",
+            &format!(
+                "cannot be kept: the price of {model} is unknown; set it under [model.prices]"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
@@ -397,7 +418,8 @@ mod tests {
             maxima: Limits { memory: ByteSize::gib(16), ..Limits::default() },
             default_image: "base".into(),
             isolation: IsolationLevel::Namespace,
-            model: ModelOffer::NotConfigured,
+            models: ModelOffer::default(),
+            budget: Budget::default(),
             secrets: BTreeSet::from(["github".to_owned()]),
         }
     }

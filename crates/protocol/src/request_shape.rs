@@ -41,6 +41,8 @@ pub(crate) fn check(body: &[u8], expected: &Expected<'_>) -> Result<(), ShapeFau
         #[serde(borrow)]
         limits: Option<&'a RawValue>,
         #[serde(borrow)]
+        budget: Option<&'a RawValue>,
+        #[serde(borrow)]
         steps: Option<&'a RawValue>,
         #[serde(borrow)]
         files: Option<&'a RawValue>,
@@ -54,8 +56,10 @@ pub(crate) fn check(body: &[u8], expected: &Expected<'_>) -> Result<(), ShapeFau
         // A field that is given twice; who reads the fields says so.
         return Ok(());
     };
-    if outline.limits.is_some_and(|limits| !is_object(limits)) {
-        return Err(ShapeFault::NotAnObject("limits".into()));
+    for (name, value) in [("limits", outline.limits), ("budget", outline.budget)] {
+        if value.is_some_and(|value| !is_object(value)) {
+            return Err(ShapeFault::NotAnObject(name.into()));
+        }
     }
     if let Some(files) = outline.files {
         let list = List { name: "files", most: expected.most_files, tools: None };
@@ -146,10 +150,11 @@ mod tests {
     #[test]
     fn the_first_fault_is_found() {
         let not_an_object = |place: &str| Some(ShapeFault::NotAnObject(place.into()));
-        assert_eq!(fault_of(r#" {"steps":[{"tool":"shell"}], "budget":[[[{}]]]} "#), None);
+        assert_eq!(fault_of(r#" {"steps":[{"tool":"shell"}], "webhook":[[[{}]]]} "#), None);
         assert_eq!(fault_of("[]"), not_an_object(""));
         assert_eq!(fault_of("3"), not_an_object(""));
         assert_eq!(fault_of(r#"{"limits":[]}"#), not_an_object("limits"));
+        assert_eq!(fault_of(r#"{"budget":[1]}"#), not_an_object("budget"));
         assert_eq!(fault_of(r#"{"steps":[{}, 3]}"#), not_an_object("steps[1]"));
         assert_eq!(fault_of(r#"{"steps":[["shell","ls"]]}"#), not_an_object("steps[0]"));
         assert_eq!(fault_of(r#"{"files":[{},{}]}"#), Some(ShapeFault::TooMany { list: "files" }));

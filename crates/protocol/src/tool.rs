@@ -117,6 +117,7 @@ pub struct Code {
 pub struct WriteFile {
     /// Path inside the workspace; missing folders are made.
     pub path: String,
+    /// The whole content of the file.
     pub content: String,
     /// How `content` is written: plain text, or base64 for binary content.
     #[serde(default, skip_serializing_if = "Encoding::is_text")]
@@ -146,6 +147,7 @@ impl Encoding {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReadFile {
+    /// Path inside the workspace.
     pub path: String,
     /// First line to read, counted from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,6 +161,7 @@ pub struct ReadFile {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EditFile {
+    /// Path inside the workspace.
     pub path: String,
     /// The text to replace, exactly as it stands in the file. It must occur once.
     pub old: String,
@@ -173,6 +176,7 @@ pub struct EditFile {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MoveFile {
+    /// What to move: a path inside the workspace.
     pub from: String,
     /// The new path; nothing may stand there yet.
     pub to: String,
@@ -182,6 +186,7 @@ pub struct MoveFile {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DeleteFile {
+    /// Path inside the workspace.
     pub path: String,
     /// Needed for a folder that is not empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

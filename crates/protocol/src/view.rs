@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
+use crate::model::{PlanStep, UsageTotal};
 use crate::network::NetworkPolicy;
 use crate::report::SandboxReport;
 use crate::step::{StepOutcome, StepStatus, ToolError};
@@ -87,6 +88,15 @@ pub struct JobView {
     pub steps_total: Option<u32>,
     pub failed_steps: Vec<u32>,
     pub sandbox: Option<SandboxReport>,
+    /// What the model is going to do, and how far it is.
+    #[serde(default)]
+    pub plan: Vec<PlanStep>,
+    /// What the model asked the user and got no answer to so far.
+    pub question: Option<String>,
+    /// What the model says that it did.
+    pub summary: Option<String>,
+    /// What the job's calls of models come to, for a task.
+    pub usage: Option<UsageTotal>,
     pub result: Option<ResultSummary>,
     pub error: Option<JobError>,
     /// Number of the newest event.
@@ -94,12 +104,20 @@ pub struct JobView {
     /// How the job will end, once its sandbox is gone.
     #[serde(skip)]
     pub conclusion: Option<JobEnd>,
+    /// Milliseconds of pauses that are over.
+    #[serde(skip)]
+    pub paused_ms: u64,
+    #[serde(skip)]
+    pub paused_since: Option<Timestamp>,
     /// How often the job was claimed since it last came further than ever before.
     #[serde(skip)]
     pub claims_without_progress: u32,
     /// The highest number of a step that was ever over, also in a sandbox that is gone.
     #[serde(skip)]
     furthest_step: u32,
+    /// How many answers of models there are, in this sandbox and at the most in any.
+    #[serde(skip)]
+    answers: (u32, u32),
 }
 
 /// One step of a job.
@@ -152,12 +170,19 @@ impl JobView {
             steps_total,
             failed_steps: Vec::new(),
             sandbox: None,
+            plan: Vec::new(),
+            question: None,
+            summary: None,
+            usage: None,
             result: None,
             error: None,
             last_seq: event.seq,
             conclusion: None,
+            paused_ms: 0,
+            paused_since: None,
             claims_without_progress: 0,
             furthest_step: 0,
+            answers: (0, 0),
         })
     }
 
@@ -178,8 +203,14 @@ impl JobView {
             EventBody::Scheduled { .. } => {}
             EventBody::Claimed { generation, .. } => {
                 self.generation = *generation;
-                self.claims_without_progress += 1;
-                self.status = JobStatus::Running;
+                // A job that waits for its user cannot come further, whoever holds it.
+                if self.status != JobStatus::Paused && self.question.is_none() {
+                    self.claims_without_progress += 1;
+                }
+                // A paused job stays paused in other hands too.
+                if self.status != JobStatus::Paused {
+                    self.status = JobStatus::Running;
+                }
                 self.started_at.get_or_insert(event.at);
             }
             EventBody::SandboxReady { report } => self.sandbox = Some((**report).clone()),
@@ -187,7 +218,11 @@ impl JobView {
                 // The next sandbox starts empty, so what was done in the old one is void.
                 self.steps.clear();
                 self.failed_steps.clear();
+                self.plan.clear();
+                self.question = None;
+                self.summary = None;
                 self.sandbox = None;
+                self.answers.0 = 0;
             }
             EventBody::StepStarted { n, call } => {
                 // The same step is started again by a worker that took the job over.
@@ -227,12 +262,50 @@ impl JobView {
                 if outcome.status.is_failure() {
                     self.failed_steps.push(*n);
                 }
-                if *n > self.furthest_step {
+                if *n > self.furthest_step && outcome.status != StepStatus::Interrupted {
                     self.furthest_step = *n;
                     self.claims_without_progress = 0;
                 }
             }
-            EventBody::NetworkConnection { .. } => {}
+            EventBody::NetworkConnection { .. }
+            | EventBody::ModelFailed { .. }
+            | EventBody::ToolAnswered { .. }
+            | EventBody::ModelNudged { .. } => {}
+            EventBody::ModelAnswered { answer } => {
+                let (here, furthest) = &mut self.answers;
+                *here += 1;
+                if *here > *furthest {
+                    *furthest = *here;
+                    self.claims_without_progress = 0;
+                }
+                self.usage.get_or_insert_default().add(&answer.usage, answer.cost_usd);
+            }
+            EventBody::ContextCompacted { compaction } => {
+                if let Some(summary) = &compaction.summary
+                    && let Some(usage) = &summary.usage
+                {
+                    self.usage.get_or_insert_default().add(usage, summary.cost_usd);
+                }
+            }
+            EventBody::PlanUpdated { steps } => self.plan.clone_from(steps),
+            EventBody::QuestionAsked { question, .. } => self.question = Some(question.clone()),
+            EventBody::MessageReceived { .. } => self.question = None,
+            EventBody::Paused { .. } => {
+                if self.status == JobStatus::Running {
+                    self.status = JobStatus::Paused;
+                    self.paused_since = Some(event.at);
+                }
+            }
+            EventBody::Resumed { .. } => {
+                if self.status == JobStatus::Paused {
+                    self.status = JobStatus::Running;
+                }
+                if let Some(since) = self.paused_since.take() {
+                    let time = event.at.duration_since(since).as_millis();
+                    self.paused_ms += u64::try_from(time).unwrap_or_default();
+                }
+            }
+            EventBody::TaskFinished { summary, .. } => self.summary = Some(summary.clone()),
             EventBody::NetworkChanged { network, .. } => self.network.clone_from(network),
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
             EventBody::ResultStored { result } => self.result = Some(result.clone()),
@@ -292,6 +365,7 @@ mod tests {
     use super::*;
     use crate::id::WorkerId;
     use crate::job::{DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority};
+    use crate::model::{ModelAnswer, StopCause};
     use crate::network::NetworkPolicy;
     use crate::step::OutputStream;
     use crate::tool::{Shell, ToolCall};
@@ -314,6 +388,9 @@ mod tests {
             nested_sandboxing: false,
             secrets: Default::default(),
             files: Vec::new(),
+            model: None,
+            budget: Default::default(),
+            plan: Default::default(),
         };
         EventBody::Scheduled { spec: Box::new(spec) }
     }
@@ -342,6 +419,18 @@ mod tests {
         EventBody::StepFinished { n, outcome: Box::new(outcome) }
     }
 
+    fn answered() -> EventBody {
+        let answer = ModelAnswer {
+            model: "local/x".into(),
+            blocks: Vec::new(),
+            stop: StopCause::Finished,
+            usage: Default::default(),
+            cost_usd: None,
+            duration_ms: 1,
+        };
+        EventBody::ModelAnswered { answer: Box::new(answer) }
+    }
+
     fn lost() -> EventBody {
         EventBody::SandboxLost { reason: "gone".into() }
     }
@@ -363,9 +452,15 @@ mod tests {
             (vec![claimed()], 1),
             (vec![claimed(), done(1)], 0),
             (vec![claimed(), claimed(), claimed()], 3),
+            (vec![claimed(), claimed(), finished(1, StepStatus::Interrupted)], 2),
             // The first step again, in a new sandbox, is no progress.
             (vec![claimed(), done(1), claimed(), lost(), done(1), claimed(), lost(), done(1)], 2),
             (vec![claimed(), done(1), claimed(), lost(), done(1), done(2), claimed()], 1),
+            // So is the same answer of a model, but not a new one.
+            (vec![claimed(), answered(), claimed(), answered()], 0),
+            (vec![claimed(), answered(), claimed(), lost(), answered(), claimed()], 2),
+            // Nobody comes further while the user is waited for.
+            (vec![claimed(), EventBody::Paused { by: "me".into() }, claimed(), claimed()], 1),
         ] {
             let count = bodies.len();
             let view = folded(bodies, JobView::apply);

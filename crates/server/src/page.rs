@@ -31,6 +31,10 @@ pub(crate) fn index(request: &HeaderMap) -> Option<Response> {
 
 /// A file that the page needs.
 pub(crate) fn asset(path: &str, request: &HeaderMap) -> Option<Response> {
+    // They all lie in one folder, so nothing but a plain name is one of them.
+    if path.contains('/') || path.starts_with('.') {
+        return None;
+    }
     let mut response = send(&format!("assets/{path}"), request)?;
     let kept = HeaderValue::from_static("public, max-age=31536000, immutable");
     response.headers_mut().insert(header::CACHE_CONTROL, kept);

@@ -51,6 +51,10 @@ pub(crate) enum ApiError {
     NotStarted,
     #[error("the job has ended; it can be looked at but no longer changed")]
     JobEnded,
+    #[error("nobody works on the job yet, so it cannot be paused; it can be cancelled")]
+    NotWorkedOn,
+    #[error("the job has ended, so it cannot be steered any more")]
+    JobOver,
     /// The sandbox refused; the text is its own and was shortened.
     #[error("the sandbox answered: {0}")]
     RefusedBySandbox(String),
@@ -143,8 +147,8 @@ impl ApiError {
             Self::ResultMissing => "result_missing",
             Self::RangeNotSatisfiable(_) => "range_not_satisfiable",
             Self::FileNotFound(_) => "file_not_found",
-            Self::NotStarted => "not_started",
-            Self::JobEnded => "job_ended",
+            Self::NotStarted | Self::NotWorkedOn => "not_started",
+            Self::JobEnded | Self::JobOver => "job_ended",
             Self::RefusedBySandbox(_) => "refused_by_sandbox",
             Self::SandboxBusy => "sandbox_busy",
             Self::FilesBusy => "files_busy",

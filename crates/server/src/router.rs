@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use crate::archive;
 use crate::controllers::{
     cancel, changes, events, files, jobs, memory, network, offer, operations, pages, result,
-    schedule, sessions, status, steps,
+    schedule, sessions, status, steering, steps,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
@@ -35,6 +35,9 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(jobs::show))
         .routes(routes!(cancel::cancel))
         .routes(routes!(network::change))
+        .routes(routes!(steering::pause))
+        .routes(routes!(steering::resume))
+        .routes(routes!(steering::message))
         .routes(routes!(events::list))
         .routes(routes!(result::download))
         .routes(routes!(memory::show))

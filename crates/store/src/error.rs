@@ -7,7 +7,7 @@ use bellglass_protocol::id::JobId;
 
 /// Why the store did not do what it was asked.
 ///
-/// The first four are answers to the caller; the others say that something is wrong with the
+/// The first five are answers to the caller; the others say that something is wrong with the
 /// installation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -18,6 +18,8 @@ pub enum StoreError {
     StaleGeneration,
     #[error("the job is at its end, so nothing can be added to its history")]
     JobEnded,
+    #[error("nobody works on the job yet, so it cannot be paused; cancel it instead")]
+    NotStarted,
     #[error("only the store itself writes `{0}` events")]
     ReservedEvent(&'static str),
 

@@ -87,12 +87,20 @@ impl IndexRow {
         self.last_at = event.at;
         match &event.body {
             EventBody::Claimed { worker, generation } => {
-                self.status = JobStatus::Running;
+                if self.status != JobStatus::Paused {
+                    self.status = JobStatus::Running;
+                }
                 self.generation = *generation;
                 self.worker = Some(worker.clone());
                 self.started_at.get_or_insert(event.at);
             }
             EventBody::CancelRequested { .. } => self.cancel_requested = true,
+            EventBody::Paused { .. } if self.status == JobStatus::Running => {
+                self.status = JobStatus::Paused;
+            }
+            EventBody::Resumed { .. } if self.status == JobStatus::Paused => {
+                self.status = JobStatus::Running;
+            }
             EventBody::NetworkChanged { .. } => self.network_changed = true,
             EventBody::Finished { end } => {
                 self.status = end.status.into();
@@ -117,6 +125,17 @@ impl IndexRow {
             | EventBody::StepStarted { .. }
             | EventBody::StepOutput { .. }
             | EventBody::NetworkConnection { .. }
+            | EventBody::ModelAnswered { .. }
+            | EventBody::ModelFailed { .. }
+            | EventBody::ToolAnswered { .. }
+            | EventBody::PlanUpdated { .. }
+            | EventBody::QuestionAsked { .. }
+            | EventBody::MessageReceived { .. }
+            | EventBody::Paused { .. }
+            | EventBody::Resumed { .. }
+            | EventBody::ModelNudged { .. }
+            | EventBody::ContextCompacted { .. }
+            | EventBody::TaskFinished { .. }
             | EventBody::Concluded { .. } => {}
         }
     }
@@ -150,7 +169,9 @@ pub(crate) fn now() -> Timestamp {
 mod tests {
     use super::*;
     use bellglass_protocol::event::{EndStatus, JobEnd, ResultSummary};
-    use bellglass_protocol::job::{DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority};
+    use bellglass_protocol::job::{
+        Budget, DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority,
+    };
     use bellglass_protocol::network::NetworkPolicy;
     use bellglass_protocol::step::{StepOutcome, StepStatus};
     use bellglass_protocol::tool::{Shell, ToolCall};
@@ -169,6 +190,9 @@ mod tests {
             nested_sandboxing: false,
             secrets: Default::default(),
             files: Vec::new(),
+            model: Some("local/x".into()),
+            budget: Budget::default(),
+            plan: Default::default(),
         }
     }
 
@@ -225,11 +249,16 @@ mod tests {
         let result = ResultSummary { bytes: 1, sha256: "x".into(), entries: 1, skipped: vec![] };
         let end = JobEnd { status: EndStatus::Failed, failed_steps: vec![2], error: None };
         for body in [
+            EventBody::Resumed { by: "nobody".into() },
             claimed(1),
+            EventBody::Paused { by: "somebody".into() },
             EventBody::StepStarted { n: 1, call: call() },
             step_finished(1, StepStatus::Failed),
-            EventBody::SandboxLost { reason: "gone".into() },
             claimed(2),
+            EventBody::Resumed { by: "somebody".into() },
+            EventBody::SandboxLost { reason: "gone".into() },
+            claimed(3),
+            EventBody::Paused { by: "somebody".into() },
             EventBody::StepStarted { n: 1, call: call() },
             step_finished(1, StepStatus::Succeeded),
             EventBody::StepStarted { n: 2, call: call() },

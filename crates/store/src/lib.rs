@@ -66,6 +66,11 @@ pub trait Store: Send + Sync + 'static {
     /// running one the holder sees the event. Returns the status after it.
     async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError>;
 
+    /// Records what somebody wants of a job that is not at its end; the holder sees the event.
+    /// Refused with [`StoreError::JobEnded`] after the end, and with [`StoreError::NotStarted`] if
+    /// a job is to pause that nobody works on yet. Returns the status after it.
+    async fn steer(&self, job: JobId, wish: Steering, by: &str) -> Result<JobStatus, StoreError>;
+
     /// Records that a job may reach something else from now on; its holder sees the event. Refused
     /// with [`StoreError::JobEnded`] after its end. Returns the status after it.
     async fn change_network(
@@ -117,6 +122,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Finishes what was asked for so far and lets go of the database.
     async fn close(&self);
+}
+
+/// What may be wanted of a job while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// Do nothing more after what is under way. Wanting it twice is fine.
+    Pause,
+    /// Go on. Wanting it of a job that is not paused is fine.
+    Resume,
+    /// Say this to the model.
+    Message(String),
 }
 
 /// The most bytes that the lines of one page of a log have, unless it is a single line.

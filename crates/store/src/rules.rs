@@ -12,8 +12,8 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use jiff::Timestamp;
 
-use crate::StoreError;
 use crate::index::IndexRow;
+use crate::{Steering, StoreError};
 
 /// Gives the job to a worker under the next generation, which fences off whoever held it before.
 pub(crate) fn claim(
@@ -73,6 +73,25 @@ pub(crate) fn request_cancel(row: &mut IndexRow, by: &str, now: Timestamp) -> Ve
         events.push(row.append(EventBody::Finished { end }, now));
     }
     events
+}
+
+/// Records what somebody wants of the job. What is so already needs no event.
+pub(crate) fn steer(
+    row: &mut IndexRow,
+    wish: &Steering,
+    by: &str,
+    now: Timestamp,
+) -> Result<Option<SealedEvent>, StoreError> {
+    let by = by.to_owned();
+    let body = match (wish, row.status) {
+        (_, status) if status.is_terminal() => return Err(StoreError::JobEnded),
+        (Steering::Pause, JobStatus::Scheduled) => return Err(StoreError::NotStarted),
+        (Steering::Pause, JobStatus::Running) => EventBody::Paused { by },
+        (Steering::Resume, JobStatus::Paused) => EventBody::Resumed { by },
+        (Steering::Pause | Steering::Resume, _) => return Ok(None),
+        (Steering::Message(text), _) => EventBody::MessageReceived { by, text: text.clone() },
+    };
+    Ok(Some(row.append(body, now)))
 }
 
 /// Records what the job may reach from now on. A job that nobody holds yet begins with it.

@@ -9,6 +9,7 @@ use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::memory::memory_document;
 use bellglass_protocol::view::JobStatus;
 use bellglass_sandbox::{Sandbox, SandboxName};
+use bellglass_store::artifacts::ArtifactKey;
 use bellglass_store::{Store, StoreError};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
@@ -134,10 +135,14 @@ async fn pack(
     stop: &StopSwitch,
     known: Option<StopReason>,
 ) -> Packed {
-    let additions = vec![
+    let mut additions = vec![
         Addition { name: "agent.log", content: whole_log(shared.store.clone(), log.job).boxed() },
         Addition { name: "memory.json", content: memory(shared.store.clone(), log.job).boxed() },
     ];
+    if let Some(content) = last_context(shared, log.job).await {
+        let content = futures::stream::once(async { Ok(content.into()) }).boxed();
+        additions.push(Addition { name: "context/current.json", content });
+    }
     let limit = spec.limits.disk.0;
     let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
     let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
@@ -153,6 +158,16 @@ async fn pack(
             reason => Packed::LeftTo(reason),
         },
     }
+}
+
+/// The conversation with the model, if there was one.
+async fn last_context(shared: &Shared, job: JobId) -> Option<Vec<u8>> {
+    let mut body = shared.artifacts.get(&ArtifactKey::context(job), None).await.ok()?;
+    let mut content = Vec::new();
+    while let Some(piece) = body.stream.next().await {
+        content.extend_from_slice(&piece.ok()?);
+    }
+    Some(content)
 }
 
 /// The events so far, as they go into the ZIP: page by page, since there can be many.

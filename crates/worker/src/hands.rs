@@ -5,11 +5,10 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use bellglass_agent::Hands;
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::job::Limits;
-use bellglass_protocol::step::{OutputStream, StepOutcome, StepStatus};
+use bellglass_protocol::step::{OutputStream, StepOutcome};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::view::StepView;
 use bellglass_protocol::wire::CallResult;
@@ -70,11 +69,9 @@ pub(crate) struct SandboxHands<'a> {
     pub(crate) already_started: Option<u32>,
 }
 
-#[async_trait]
-impl Hands for SandboxHands<'_> {
-    type Stop = HandsError;
-
-    async fn perform(&mut self, n: u32, call: ToolCall) -> Result<StepStatus, HandsError> {
+impl SandboxHands<'_> {
+    /// Runs a step to its end and records it.
+    pub(crate) async fn perform(&mut self, n: u32, call: ToolCall) -> Result<(), HandsError> {
         self.look_at_stop()?;
         if self.already_started.take() != Some(n) {
             self.log.append(vec![EventBody::StepStarted { n, call: call.clone() }]).await?;
@@ -108,7 +105,6 @@ impl Hands for SandboxHands<'_> {
             Ok(outcome) => (outcome, None),
             Err((error, outcome)) => (outcome, Some(error)),
         };
-        let status = outcome.status;
         events.push(EventBody::StepFinished { n, outcome: Box::new(outcome) });
         self.log.append(events).await?;
         // Only now: until then whoever takes the job up needs it.
@@ -118,11 +114,9 @@ impl Hands for SandboxHands<'_> {
         }
         // The result is safe now. A guest that cannot be told keeps it for nothing, that is all.
         let _ = self.sandbox.guest().forget_call(&CallId::of_step(n)).await;
-        Ok(status)
+        Ok(())
     }
-}
 
-impl SandboxHands<'_> {
     fn look_at_stop(&self) -> Result<(), HandsError> {
         self.stop.reason().map_or(Ok(()), |reason| Err(HandsError::Stopped(reason)))
     }

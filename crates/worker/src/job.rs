@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bellglass_agent::{DoneStep, Mind, Playbook, drive};
+use bellglass_agent::model::catalogue::Line;
+use bellglass_agent::{Mind, Playbook, TaskMind, drive};
 use bellglass_protocol::event::{EventBody, JobError};
+use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{JobSpec, Work};
-use bellglass_protocol::quantity::Seconds;
 use bellglass_protocol::report::Start;
 use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::Encoding;
@@ -14,16 +15,18 @@ use bellglass_protocol::view::JobView;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
-use jiff::Timestamp;
 use tokio::sync::Notify;
-use tokio_util::task::AbortOnDropHandle;
 
+use crate::capture::Capture;
+use crate::clock::Clock;
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe, kept_by};
 use crate::job_log::JobLog;
+use crate::outcome;
 use crate::queue::Shared;
 use crate::stop::{StopReason, StopSwitch};
 use crate::way_out::WayOut;
+use crate::world::JobWorld;
 
 /// Drives a claimed job to its end. An error means that the log cannot be written by us: the job is
 /// left as it stands, and whoever claims it next goes on.
@@ -46,6 +49,7 @@ pub(crate) async fn run_job(
     }
     if let Some(error) = log.look(gives_up) {
         // Whatever is wrong with it, it is not tried again: neither its steps nor its packing.
+        close_open_step(&log, &error).await?;
         let ending = stop.reason().map_or(Ending::Broken(error), Ending::Stopped);
         return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
     }
@@ -80,6 +84,18 @@ fn gives_up(view: &JobView) -> Option<JobError> {
              before it got any further; the server's log may say by what"
         ),
     })
+}
+
+/// Writes down the end of a step that nobody will see the end of.
+async fn close_open_step(log: &JobLog, error: &JobError) -> Result<(), StoreError> {
+    let open = log.look(|view| {
+        view.steps.iter().find(|step| step.status == StepStatus::Running).map(|step| step.n)
+    });
+    let Some(n) = open else { return Ok(()) };
+    let unheard = Capture::new(log.recording());
+    let code = error.code.clone();
+    let outcome = outcome::of_interruption(&unheard, &code, error.message.clone(), Duration::ZERO);
+    log.append(vec![EventBody::StepFinished { n, outcome: Box::new(outcome) }]).await
 }
 
 /// What came of the wish for a sandbox.
@@ -202,8 +218,8 @@ async fn work(
         return Ok(Ending::Broken(error.into()));
     }
     let _following = way_out.follow(sandbox.guest().clone(), network_changed);
-    let clock = Clock::start(log.look(time_left_of), stop.clone());
-    let ran = run_steps(shared, log, spec, sandbox, stop).await;
+    let mut clock = log.look(|view| Clock::start(view, stop.clone()));
+    let ran = run_to_the_end(shared, log, spec, sandbox, &mut clock, stop).await;
     // Whether the time was up is decided from here on.
     clock.stop().await;
     Ok(match (ran, stop.reason()) {
@@ -221,11 +237,13 @@ async fn work(
     })
 }
 
-async fn run_steps(
+/// Lets the job's mind work until it is done.
+async fn run_to_the_end(
     shared: &Shared,
     log: &JobLog,
     spec: &JobSpec,
     sandbox: &Sandbox,
+    clock: &mut Clock,
     stop: &StopSwitch,
 ) -> Result<Ending, HandsError> {
     if log.look(|view| view.steps.is_empty()) {
@@ -238,23 +256,26 @@ async fn run_steps(
             reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
         }
     }
-    let mut mind: Box<dyn Mind> = match &spec.work {
-        Work::Steps(steps) => Box::new(Playbook::new(steps.clone(), spec.on_error)),
+    let (mut mind, models): (Box<dyn Mind>, Line) = match &spec.work {
+        Work::Steps(steps) => (Box::new(Playbook::new(steps.clone(), spec.on_error)), Line::new()),
         Work::Task(_) => {
-            return Ok(Ending::Broken(JobError {
-                code: "no_model_configured".into(),
-                message: "no model is configured, so a task cannot be worked on".into(),
-            }));
+            let opened = tokio::select! {
+                opened = open_models(shared, spec, log.job) => opened,
+                reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
+            };
+            match opened {
+                Ok((context_tokens, models)) => {
+                    (Box::new(TaskMind::new(context_tokens, spec.budget)), models)
+                }
+                Err(error) => return Ok(Ending::Broken(error)),
+            }
         }
     };
-    let is_running = |status: StepStatus| status == StepStatus::Running;
-    let (already_started, done, kept) = log.look(|view| {
-        let running = view.steps.iter().find(|step| is_running(step.status));
-        let done = view.steps.iter().filter(|step| !is_running(step.status));
-        let done = done.map(|step| DoneStep { n: step.n, status: step.status }).collect();
-        (running.map(|step| step.n), done, kept_by(&view.steps))
+    let (already_started, kept) = log.look(|view| {
+        let running = view.steps.iter().find(|step| step.status == StepStatus::Running);
+        (running.map(|step| step.n), kept_by(&view.steps))
     });
-    let mut hands = SandboxHands {
+    let hands = SandboxHands {
         log: log.clone(),
         sandbox,
         artifacts: &shared.artifacts,
@@ -264,40 +285,23 @@ async fn run_steps(
         kept,
         already_started,
     };
-    drive(&mut *mind, &mut hands, done).await.map(Ending::Concluded)
-}
-
-/// Stops the job when its time is up.
-struct Clock(AbortOnDropHandle<()>);
-
-impl Clock {
-    fn start(left: Duration, stop: StopSwitch) -> Self {
-        Self(AbortOnDropHandle::new(tokio::spawn(async move {
-            tokio::time::sleep(left).await;
-            stop.stop(StopReason::TimeLimit);
-        })))
+    let mut world = JobWorld::new(hands, shared.store.changes(), clock);
+    let driven = drive(&mut *mind, &models, &mut world).await;
+    if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven) {
+        world.keep_last_context(context).await?;
     }
-
-    /// Stops the clock. It has rung before this returns, or never will.
-    async fn stop(self) {
-        self.0.abort();
-        // However it ended, it ended.
-        let _ = self.0.await;
-    }
+    driven.map(Ending::Concluded)
 }
 
-fn time_left_of(view: &JobView) -> Duration {
-    let began = view.steps.first().map(|step| step.started_at);
-    time_left(view.spec.limits.time, began, Timestamp::now())
-}
-
-/// What is left of a job's time. It runs from the first step in this sandbox, whoever drove it: a
-/// restart of the server gives no more of it, and a job that had to begin again has all of it.
-fn time_left(limit: Seconds, began: Option<Timestamp>, now: Timestamp) -> Duration {
-    let used = began.map(|began| Duration::try_from(now.duration_since(began)));
-    // A clock that was set back counts as no time at all.
-    let used = used.and_then(Result::ok).unwrap_or_default();
-    limit.duration().saturating_sub(used)
+/// The models of a task, and how much all of them can read.
+async fn open_models(shared: &Shared, spec: &JobSpec, job: JobId) -> Result<(u64, Line), JobError> {
+    let name = spec.model.as_deref().unwrap_or_default();
+    let models = shared.models.line(name, &job.to_string()).await.map_err(|error| JobError {
+        code: error.code().into(),
+        message: format!("the model {name} cannot be used: {error}"),
+    })?;
+    let context_tokens = models.iter().map(|model| model.context_tokens()).min();
+    Ok((context_tokens.unwrap_or_default(), models))
 }
 
 async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> {
@@ -324,36 +328,4 @@ async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> 
         })?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_restart_gives_no_new_time() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        for (began, now, left) in [
-            (None, 500, 60),
-            (Some(100), 100, 60),
-            (Some(100), 130, 30),
-            (Some(100), 900, 0),
-            (Some(100), 90, 60),
-        ] {
-            let time = time_left(Seconds::whole(60), began.map(at), at(now));
-            assert_eq!(time, Duration::from_secs(left), "{began:?} {now}");
-        }
-    }
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_stopped_clock_never_rings() {
-        for _ in 0..1000 {
-            let stop = StopSwitch::new();
-            let clock = Clock::start(Duration::ZERO, stop.clone());
-            tokio::task::yield_now().await;
-            clock.stop().await;
-            let rang = stop.reason();
-            tokio::task::yield_now().await;
-            assert_eq!(stop.reason(), rang);
-        }
-    }
 }

@@ -4,6 +4,7 @@
 //! generation under which the job was claimed, so that a worker which lost its lease can do no harm.
 
 mod capture;
+mod clock;
 mod connection_log;
 mod ending;
 mod hands;
@@ -19,6 +20,7 @@ mod spool;
 mod stop;
 mod sweep;
 mod way_out;
+mod world;
 mod zip_names;
 
 pub use live::{LiveSandbox, LiveSandboxes};

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bellglass_agent::model::catalogue::Catalogue;
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::view::JobStatus;
 use bellglass_sandbox::Backends;
@@ -33,6 +34,8 @@ pub struct WorkerSettings {
     pub orphaned_after: Duration,
     /// How often sandboxes that no job needs are looked for.
     pub sweep_every: Duration,
+    /// The models that work on tasks.
+    pub models: Arc<Catalogue>,
 }
 
 /// Claims jobs and drives them to their ends.
@@ -52,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) live: LiveSandboxes,
     pub(crate) spools: PathBuf,
     pub(crate) orphaned_after: Option<Duration>,
+    pub(crate) models: Arc<Catalogue>,
 }
 
 /// The jobs in this worker's hands.
@@ -83,8 +87,18 @@ impl Worker {
     ) -> Self {
         let spools = settings.spools.clone();
         let orphaned_after = Some(settings.orphaned_after);
-        let shared =
-            Shared { store, artifacts, backends, images, network, live, spools, orphaned_after };
+        let models = settings.models.clone();
+        let shared = Shared {
+            store,
+            artifacts,
+            backends,
+            images,
+            network,
+            live,
+            spools,
+            orphaned_after,
+            models,
+        };
         Self { settings, shared: Arc::new(shared), held: Arc::default() }
     }
 

@@ -76,6 +76,18 @@ export async function cancel(id: string): Promise<void> {
   await client.POST("/jobs/{id}/cancel", { params: { path: { id } } });
 }
 
+export async function pause(id: string): Promise<void> {
+  await client.POST("/jobs/{id}/pause", { params: { path: { id } } });
+}
+
+export async function resume(id: string): Promise<void> {
+  await client.POST("/jobs/{id}/resume", { params: { path: { id } } });
+}
+
+export async function sendMessage(id: string, text: string): Promise<void> {
+  await client.POST("/jobs/{id}/messages", { params: { path: { id } }, body: { text } });
+}
+
 export async function changeNetwork(id: string, network: NetworkPolicy): Promise<void> {
   await client.PUT("/jobs/{id}/network", { params: { path: { id } }, body: { network } });
 }

@@ -22,6 +22,9 @@ export type ToolError = Schemas["ToolError"];
 export type FolderEntry = Schemas["FolderEntry"];
 export type Folder = Schemas["Folder"];
 export type Limits = Schemas["Limits"];
+export type ModelAnswer = Schemas["ModelAnswer"];
+export type PlanStep = Schemas["PlanStep"];
+export type UsageTotal = Schemas["UsageTotal"];
 export type ProblemDocument = Schemas["Problem"];
 
 /** A tool call as it is written; tools that this page does not know have fields that it does not know. */

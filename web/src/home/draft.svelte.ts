@@ -23,12 +23,15 @@ class DraftJob {
   onError = $state<"continue" | "stop">("continue");
   isolation = $state("");
   limits = $state<Record<"memory" | "disk" | "cpus" | "time", string>>(noLimits());
+  /** Whether a task's plan is shown for approval before anything is done. */
+  plan = $state<"" | "review">("");
+  budget = $state<Record<"usd" | "tokens" | "steps", string>>(noBudget());
   files = $state<Attached[]>([]);
   /** Fields that came with a playbook and have no place on the page. */
   others = $state.raw<Record<string, unknown>>({});
 
   fill(draft: Draft): void {
-    const { name, image, network, on_error, isolation, limits, model, files, ...others } = draft.rest;
+    const { name, image, network, on_error, isolation, limits, model, files, plan, budget, ...others } = draft.rest;
     this.mode = draft.mode;
     this.task = draft.task;
     this.steps = draft.steps.length > 0 ? structuredClone(draft.steps) : [emptyCall("shell")];
@@ -40,6 +43,13 @@ class DraftJob {
     const allowed = (network as { allow?: unknown } | undefined)?.allow;
     this.network = Array.isArray(allowed) ? "allow" : (text(network) as typeof this.network);
     this.hosts = Array.isArray(allowed) ? allowed.join("\n") : "";
+    this.plan = plan === "review" ? "review" : "";
+    this.budget = noBudget();
+    const otherBudget: Record<string, unknown> = {};
+    for (const [key, value] of Object.entries((budget ?? {}) as Record<string, unknown>)) {
+      if (key in this.budget) this.budget[key as keyof typeof this.budget] = String(value);
+      else otherBudget[key] = value;
+    }
     this.limits = noLimits();
     const otherLimits: Record<string, unknown> = {};
     for (const [key, value] of Object.entries((limits ?? {}) as Record<string, unknown>)) {
@@ -51,6 +61,7 @@ class DraftJob {
       ...others,
       ...(files ? { files } : {}),
       ...(Object.keys(otherLimits).length > 0 ? { limits: otherLimits } : {}),
+      ...(Object.keys(otherBudget).length > 0 ? { budget: otherBudget } : {}),
     };
   }
 
@@ -59,14 +70,14 @@ class DraftJob {
     const { name, image, network, on_error, isolation, limits: _limits, ...rest } = spec as JobSpec &
       Record<string, unknown>;
     const kept = { name, image, network, on_error, isolation };
-    const work = rest as { task?: string; steps?: AnyCall[]; model?: string; files?: unknown };
-    const files = work.files ? { files: work.files } : {};
-    const model = work.model ? { model: work.model } : {};
+    const work = rest as { task?: string; steps?: AnyCall[] } & Record<string, unknown>;
+    const asked = ["model", "files", "plan", "budget", "secrets", "nested_sandboxing"].filter((key) => work[key] != null);
+    const also = Object.fromEntries(asked.map((key) => [key, work[key]]));
     this.fill({
       mode: work.steps ? "steps" : "task",
       task: work.task ?? "",
       steps: work.steps ?? [],
-      rest: { ...kept, ...files, ...model },
+      rest: { ...kept, ...also },
     });
   }
 
@@ -81,18 +92,16 @@ class DraftJob {
 
   /** The body of the request. */
   request(): JobRequest {
-    const limits = Object.fromEntries(
-      Object.entries(this.limits)
-        .filter(([, value]) => value.trim() !== "")
-        .map(([key, value]) => [key, numeric(value)]),
-    );
+    const limits = given(this.limits);
+    const isTask = this.mode === "task";
     const otherFiles = (this.others["files"] as unknown[] | undefined) ?? [];
     const own = this.files.map(({ path, content }) => ({ path, content, encoding: "base64" }));
     const files = [...otherFiles, ...own];
     const hosts = this.hosts.split(/[\s,]+/).filter(Boolean);
     const all: Record<string, unknown> = {
       ...this.others,
-      ...(this.mode === "task" ? { task: this.task, model: this.model || undefined } : { steps: this.#calls() }),
+      ...(isTask ? { task: this.task, model: this.model || undefined, plan: this.plan || undefined } : { steps: this.#calls() }),
+      budget: isTask ? { ...(this.others["budget"] as object | undefined), ...given(this.budget) } : undefined,
       name: this.name || undefined,
       image: this.image || undefined,
       isolation: this.isolation || undefined,
@@ -101,10 +110,9 @@ class DraftJob {
       limits: { ...(this.others["limits"] as object | undefined), ...limits },
       files,
     };
-    const given = Object.entries(all).filter(
-      ([, value]) => value !== undefined && !(typeof value === "object" && Object.keys(value as object).length === 0),
-    );
-    return Object.fromEntries(given) as JobRequest;
+    const isSaid = (value: unknown) =>
+      value !== undefined && !(typeof value === "object" && Object.keys(value as object).length === 0);
+    return Object.fromEntries(Object.entries(all).filter(([, value]) => isSaid(value))) as JobRequest;
   }
 
   /** A field that was left empty was not meant, where the tool can do without it. */
@@ -112,14 +120,24 @@ class DraftJob {
     const optional = ["path", "glob"];
     return $state.snapshot(this.steps).map((step) => {
       const mayLack = step.tool === "list_files" || step.tool === "search_files";
-      const given = Object.entries(step).filter(([key, value]) => !(mayLack && optional.includes(key) && value === ""));
-      return Object.fromEntries(given) as AnyCall;
+      const written = Object.entries(step).filter(([key, value]) => !(mayLack && optional.includes(key) && value === ""));
+      return Object.fromEntries(written) as AnyCall;
     });
   }
 }
 
 function noLimits() {
   return { memory: "", disk: "", cpus: "", time: "" };
+}
+
+function noBudget() {
+  return { usd: "", tokens: "", steps: "" };
+}
+
+/** The fields that something was written into. */
+function given(fields: Record<string, string>): Record<string, number | string> {
+  const written = Object.entries(fields).filter(([, value]) => value.trim() !== "");
+  return Object.fromEntries(written.map(([key, value]) => [key, numeric(value)]));
 }
 
 function text(value: unknown): string {

@@ -8,7 +8,9 @@ import type {
   JobEvent,
   JobSpec,
   JobStatus,
+  ModelAnswer,
   NetworkPolicy,
+  PlanStep,
   ResultSummary,
   SandboxReport,
   StepOutcome,
@@ -39,6 +41,17 @@ export type Moment = { seq: number; at: string; void: boolean } & (
   | { kind: "step"; step: Step }
   | { kind: "refused"; connection: Connection; count: number }
   | { kind: "network"; network: NetworkPolicy; by: string }
+  | { kind: "said"; answer: ModelAnswer }
+  | { kind: "trouble"; model: string; error: JobError; again: boolean }
+  | { kind: "mistake"; tool: string; output: string }
+  | { kind: "plan" }
+  | { kind: "question"; question: string }
+  | { kind: "message"; by: string; text: string }
+  | { kind: "paused" }
+  | { kind: "resumed" }
+  | { kind: "nudged"; text: string }
+  | { kind: "compacted"; before: number; after: number }
+  | { kind: "summary"; isDone: boolean; summary: string }
   | { kind: "cancel"; by: string }
   | { kind: "stored"; result: ResultSummary }
   | { kind: "finished"; status: JobStatus; error: JobError | undefined }
@@ -73,6 +86,13 @@ export interface JobView {
   lastSeq: number;
   moments: Moment[];
   destinations: Destination[];
+  /** What a model is going to do, and how far it is. */
+  plan: PlanStep[];
+  /** What a model asked, as long as nobody has answered. */
+  question: string | undefined;
+  /** What the model did so far comes to. */
+  tokens: number;
+  cost: number;
 }
 
 /** The view after the first event. */
@@ -98,6 +118,10 @@ export function begin(event: JobEvent): JobView | undefined {
     lastSeq: event.seq,
     moments: [{ kind: "scheduled", seq: event.seq, at: event.at, void: false }],
     destinations: [],
+    plan: [],
+    question: undefined,
+    tokens: 0,
+    cost: 0,
   };
 }
 
@@ -109,7 +133,8 @@ export function apply(view: JobView, event: JobEvent): void {
     case "scheduled":
       return;
     case "claimed":
-      view.status = "running";
+      // A paused job stays paused in other hands too.
+      if (view.status !== "paused") view.status = "running";
       view.startedAt ??= event.at;
       view.moments.push({ ...base, kind: "claimed", generation: event.generation });
       return;
@@ -119,10 +144,12 @@ export function apply(view: JobView, event: JobEvent): void {
       return;
     case "sandbox.lost":
       // The next sandbox starts empty, so what was done in the old one is void.
-      for (const moment of view.moments) if (moment.kind === "step") moment.void = true;
+      for (const moment of view.moments) if (["step", "said", "plan"].includes(moment.kind)) moment.void = true;
       view.stepsDone = 0;
       view.failedSteps = [];
       view.report = undefined;
+      view.plan = [];
+      view.question = undefined;
       view.moments.push({ ...base, kind: "lost", reason: event.reason });
       return;
     case "step.started":
@@ -142,6 +169,49 @@ export function apply(view: JobView, event: JobEvent): void {
     case "network.changed":
       view.network = event.network;
       view.moments.push({ ...base, kind: "network", network: event.network, by: event.by });
+      return;
+    case "model.answered":
+      addUsage(view, event.answer.usage, event.answer.cost_usd);
+      view.moments.push({ ...base, kind: "said", answer: event.answer });
+      return;
+    case "model.failed":
+      view.moments.push({ ...base, kind: "trouble", model: event.model, error: event.error, again: event.retry_in_ms != null });
+      return;
+    case "tool.answered":
+      // What such a call did has an event of its own; only what it could not do has not.
+      if (event.failed) view.moments.push({ ...base, kind: "mistake", tool: event.tool, output: event.output });
+      return;
+    case "plan.updated":
+      if (!view.moments.some((moment) => moment.kind === "plan" && !moment.void)) view.moments.push({ ...base, kind: "plan" });
+      view.plan = event.steps;
+      return;
+    case "question.asked":
+      view.question = event.question;
+      view.moments.push({ ...base, kind: "question", question: event.question });
+      return;
+    case "message.received":
+      view.question = undefined;
+      view.moments.push({ ...base, kind: "message", by: event.by, text: event.text });
+      return;
+    case "paused":
+      if (view.status === "running") view.status = "paused";
+      view.moments.push({ ...base, kind: "paused" });
+      return;
+    case "resumed":
+      if (view.status === "paused") view.status = "running";
+      view.moments.push({ ...base, kind: "resumed" });
+      return;
+    case "model.nudged":
+      view.moments.push({ ...base, kind: "nudged", text: event.text });
+      return;
+    case "context.compacted": {
+      const { tokens_before: before, tokens_after: after, summary } = event.compaction;
+      if (summary?.usage) addUsage(view, summary.usage, summary.cost_usd);
+      view.moments.push({ ...base, kind: "compacted", before, after });
+      return;
+    }
+    case "task.finished":
+      view.moments.push({ ...base, kind: "summary", isDone: event.outcome === "done", summary: event.summary });
       return;
     case "cancel.requested":
       view.cancelRequested = true;
@@ -167,6 +237,11 @@ export function apply(view: JobView, event: JobEvent): void {
     default:
       addUnknown(view, event, base);
   }
+}
+
+function addUsage(view: JobView, usage: { input?: number; output?: number }, cost: number | null | undefined): void {
+  view.tokens += (usage.input ?? 0) + (usage.output ?? 0);
+  view.cost += cost ?? 0;
 }
 
 type Base = { seq: number; at: string; void: boolean };
@@ -239,8 +314,6 @@ function addUnknown(view: JobView, event: never, base: Base): void {
   const { seq: _seq, at: _at, job: _job, prev: _prev, hash: _hash, ...rest } = event as Record<string, unknown>;
   const { type: name, ...fields } = rest;
   const type = String(name);
-  if (type === "paused") view.status = "paused";
-  if (type === "resumed") view.status = "running";
   view.moments.push({ ...base, kind: "other", type, fields });
 }
 

@@ -66,10 +66,23 @@ test("the end says how it was", () => {
   expect(view).toMatchObject({ status: "failed", failedSteps: [1], ending: false, error: { code: "time_limit" } });
 });
 
+test("a model's words, plan, questions and costs are kept as they stand", () => {
+  const answer = { model: "m", blocks: [{ type: "text", text: "I begin." }], stop: "finished", usage: { input: 100, output: 5 }, cost_usd: 0.25, duration_ms: 1 };
+  const plan = (status: string) => ({ type: "plan.updated", steps: [{ title: "look", status }] });
+  const view = fold(
+    { type: "claimed", generation: 1 },
+    { type: "model.answered", answer }, plan("pending"), plan("done"),
+    { type: "question.asked", call_id: "c", question: "Which?" }, { type: "paused", by: "api" }, { type: "claimed", generation: 2 },
+  );
+  expect(view).toMatchObject({ status: "paused", tokens: 105, cost: 0.25, question: "Which?", plan: [{ title: "look", status: "done" }] });
+  expect(kinds(view)).toEqual(["scheduled", "claimed", "said", "plan", "question", "paused", "claimed"]);
+  apply(view, { seq: 99, at: AT, job: "j", type: "message.received", by: "api", text: "That." } as JobEvent);
+  expect(view.question).toBeUndefined();
+});
+
 test("an event of a newer server is shown as it is", () => {
-  const view = fold({ type: "model.said", text: "hm", prev: "x", hash: "y" }, { type: "paused", by: "api" });
-  expect(view.moments[1]).toMatchObject({ kind: "other", type: "model.said", fields: { text: "hm" } });
-  expect(view.status).toBe("paused");
+  const view = fold({ type: "moon.rose", text: "hm", prev: "x", hash: "y" });
+  expect(view.moments[1]).toMatchObject({ kind: "other", type: "moon.rose", fields: { text: "hm" } });
 });
 
 test("a job without a name is called by what it does first", () => {

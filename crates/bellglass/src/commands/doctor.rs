@@ -89,9 +89,19 @@ async fn gvisor(config: &Config) -> anyhow::Result<Finding> {
 
 fn model(config: &Config) -> Finding {
     const SUBJECT: &str = "model";
-    if config.has_model() {
-        let detail = "one is configured, but this build does not drive models yet: use steps";
-        return Finding::other(SUBJECT, Verdict::Absent, detail, "jobs with `steps` need no model");
+    let fix = "correct the model's name, or give its provider a key";
+    match config.data(None).and_then(|data| config.models(&data)) {
+        Ok(models) => {
+            if let Some(name) = models.offer().default {
+                return Finding::good(
+                    SUBJECT,
+                    format!("tasks get {name} unless they name another"),
+                );
+            }
+        }
+        Err(error) => {
+            return Finding::other(SUBJECT, Verdict::Missing, error.to_string(), fix);
+        }
     }
     let fix = "set OPENAI_API_KEY or ANTHROPIC_API_KEY, or base_url under [model]; jobs with \
                `steps` need no model";

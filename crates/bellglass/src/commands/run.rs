@@ -45,11 +45,12 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     // A data folder for this job alone: a server may be using the usual one.
     let data = tempfile::Builder::new().prefix("bellglass-run-").tempdir()?;
     let (images, network) = (config.images(&flags.images)?, config.network()?);
+    let (models, sandboxes) = (config.models(&config.data(None)?)?, config.sandboxes());
     let installation =
-        Installation::open(data.path(), &images, network, &config.sandboxes()).await?;
+        Installation::open(data.path(), &images, network, models, &sandboxes).await?;
     let installation = installation.without_successor();
     let request = JobRequest::from_json(&body)?;
-    let spec = request.into_spec(&config.offer()?)?;
+    let spec = request.into_spec(&config.offer(installation.models.offer())?)?;
     installation.backends.choose(spec.isolation).await?;
     anyhow::ensure!(
         installation.images.exists(&spec.image).await,
@@ -181,7 +182,8 @@ mod tests {
     use bellglass_protocol::event::JobEnd;
     use bellglass_protocol::id::WorkerId;
     use bellglass_protocol::job::{IsolationLevel, Limits};
-    use bellglass_protocol::request::{ModelOffer, Offer};
+    use bellglass_protocol::model_offer::ModelOffer;
+    use bellglass_protocol::request::Offer;
     use bellglass_protocol::step::OutputStream;
     use bellglass_store::SqliteStore;
 
@@ -191,7 +193,8 @@ mod tests {
             maxima: Limits::default(),
             default_image: "base".into(),
             isolation: IsolationLevel::Namespace,
-            model: ModelOffer::NotConfigured,
+            models: ModelOffer::default(),
+            budget: Default::default(),
             secrets: Default::default(),
         };
         let body = br#"{"steps":[{"tool":"shell","command":"true"}]}"#;

@@ -36,7 +36,8 @@ pub(super) async fn serve(
     })?;
     let address = listener.local_addr()?;
     let sandboxes = SandboxSettings { warm: Some(config.warm(flags.warm)), ..config.sandboxes() };
-    let installation = Installation::open(&data, &images, config.network()?, &sandboxes).await?;
+    let (network, models) = (config.network()?, config.models(&data)?);
+    let installation = Installation::open(&data, &images, network, models, &sandboxes).await?;
     // Before anything is counted.
     let other_metrics = crate::telemetry::count()?;
     let shutdown = CancellationToken::new();
@@ -47,7 +48,7 @@ pub(super) async fn serve(
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),
         live: Arc::new(LiveFiles(installation.live.clone())),
-        offer: config.offer()?,
+        offer: config.offer(installation.models.offer())?,
         isolation: Arc::new(Installed(installation.backends.clone())),
         images: installation.images.clone(),
         settings,

@@ -149,6 +149,11 @@ async fn a_job_that_never_gets_any_further_is_given_up() {
     let ended = server.wait_for_end(&job).await;
     assert_eq!((text(&ended, "status"), &ended["generation"]), ("failed", &json!(12)));
     assert_eq!(ended["error"]["code"], "no_progress", "{}", ended["error"]);
+    let step = &ended["steps"][1];
+    assert_eq!(
+        (&step["status"], &step["error"]["code"]),
+        (&json!("interrupted"), &json!("no_progress"))
+    );
     assert_nothing_is_left(&server, &job);
 }
 

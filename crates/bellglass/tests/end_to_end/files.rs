@@ -126,7 +126,7 @@ async fn a_large_upload_arrives_whole() {
     let job = server.submit(&json!({ "steps": steps })).await;
     server.wait_for_step(&job, "step.started", 1).await;
     let large = "0123456789abcdef".repeat(2_000_000);
-    assert_eq!(server.put_file(&job, "large", &large).await.status(), 204);
+    assert_eq!(server.put_file(&job, "large", large.as_str()).await.status(), 204);
     server.let_go(&job).await;
     let job = server.wait_for_end(&job).await;
     let hash = <sha2::Sha256 as sha2::Digest>::digest(&large);

@@ -22,12 +22,17 @@ mod packages;
 mod plain_user;
 mod pool;
 mod queue;
+mod recordings;
 mod result;
 mod run_ends;
+#[path = "../../../agent/tests/scripted/mod.rs"]
+mod scripted;
 mod secrecy;
 mod secrets;
 mod slow_readers;
+mod steering;
 mod stubborn;
 mod support;
 mod sweeping;
+mod tasks;
 mod tools;

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::support::https::{HttpsHost, TestAuthority};
-use crate::support::{Options, TestServer, python, shell, step};
+use crate::support::{Options, TestServer, python, shell, step, wait_for_go};
 
 /// Uses the registries that this host itself is configured for.
 #[tokio::test]
@@ -25,6 +25,32 @@ async fn packages_are_installed_as_on_any_machine() {
     for (n, expected) in [(1, "six\n"), (2, "  1\n"), (3, "Hello, world!\n"), (4, "  1\n")] {
         assert_eq!(step(&job, n)["stdout"], expected, "{:#}", step(&job, n));
     }
+}
+
+/// The image has no cargo, so this host's own is lent to the job.
+#[tokio::test]
+async fn crates_are_fetched_as_on_any_machine() {
+    let cargo = std::fs::read(env!("CARGO")).unwrap();
+    let manifest =
+        "[package]\nname = \"a\"\n[lib]\npath = \"a.rs\"\n[dependencies]\nitoa = \"=1.0.11\"\n";
+    let server = TestServer::start();
+    let files = [("cargo", cargo), ("Cargo.toml", manifest.into())];
+    let job = server
+        .submit(&json!({
+            "network": "registries",
+            "steps": [
+                wait_for_go(),
+                shell("chmod +x cargo && touch a.rs && ./cargo vendor --quiet > settings; ls vendor/*/src"),
+            ],
+        }))
+        .await;
+    server.wait_for_step(&job, "step.output", 1).await;
+    for (name, content) in files {
+        assert_eq!(server.put_file(&job, name, content).await.status(), 204);
+    }
+    server.let_go(&job).await;
+    let job = server.wait_for_end(&job).await;
+    assert_eq!(step(&job, 2)["stdout"], "lib.rs\nudiv128.rs\n", "{:#}", step(&job, 2));
 }
 
 /// A host that trusts an authority of its own passes that trust on.

@@ -14,4 +14,5 @@ pub(crate) mod result;
 pub(crate) mod schedule;
 pub(crate) mod sessions;
 pub(crate) mod status;
+pub(crate) mod steering;
 pub(crate) mod steps;

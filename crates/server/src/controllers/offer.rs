@@ -3,8 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 use bellglass_protocol::job::{IsolationLevel, Limits};
+use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::quantity::ByteSize;
-use bellglass_protocol::request::{ModelOffer, RequestError};
+use bellglass_protocol::request::RequestError;
 use bellglass_protocol::tool::ToolCall;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -41,8 +42,10 @@ pub(crate) struct TaskOffer {
     /// Why not, and what to do about it.
     #[schema(required)]
     why_not: Option<String>,
-    /// Models that a task may name; the first is the one of tasks that name none.
+    /// Models that are known here by name; the first is the one of tasks that name none.
     models: Vec<String>,
+    /// What may stand before the `/` of any other model's name.
+    providers: Vec<String>,
 }
 
 /// What this installation gives to jobs
@@ -55,7 +58,7 @@ pub(crate) async fn show(State(server): State<SharedServer>) -> Json<Installatio
     let offer = &app.offer;
     Json(InstallationOffer {
         version: env!("CARGO_PKG_VERSION"),
-        tasks: tasks(&offer.model),
+        tasks: tasks(&offer.models),
         images: app.images.names().await,
         default_image: offer.default_image.clone(),
         limits: offer.defaults,
@@ -67,12 +70,12 @@ pub(crate) async fn show(State(server): State<SharedServer>) -> Json<Installatio
     })
 }
 
-fn tasks(model: &ModelOffer) -> TaskOffer {
-    let why_not = match model {
-        ModelOffer::NotConfigured => RequestError::NoModel.to_string(),
-        ModelOffer::NotDriven => {
-            "A model is configured, but this build cannot drive one yet.".to_owned()
-        }
-    };
-    TaskOffer { available: false, why_not: Some(why_not), models: Vec::new() }
+fn tasks(offer: &ModelOffer) -> TaskOffer {
+    let why_not = offer.default.is_none().then(|| RequestError::NoModel.to_string());
+    TaskOffer {
+        available: why_not.is_none(),
+        why_not,
+        models: offer.default.iter().cloned().collect(),
+        providers: offer.providers.clone(),
+    }
 }

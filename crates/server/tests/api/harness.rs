@@ -13,7 +13,8 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError, ResultSummary};
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::job::{IsolationLevel, Limits};
-use bellglass_protocol::request::{ModelOffer, Offer};
+use bellglass_protocol::model_offer::ModelOffer;
+use bellglass_protocol::request::Offer;
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::wire::{Entry, EntryKind};
 use bellglass_server::{App, Images, Isolation, LiveContent, LiveError, LiveJobs, ServerSettings};
@@ -72,7 +73,8 @@ impl Harness {
                 default_image: "base".into(),
                 isolation: IsolationLevel::Namespace,
                 secrets: Default::default(),
-                model: ModelOffer::NotConfigured,
+                models: ModelOffer::default(),
+                budget: Default::default(),
             },
             images: Arc::new(OnlyBase),
             isolation: Arc::new(OnlyNamespaces),

@@ -27,6 +27,16 @@ impl ArtifactKey {
         Self(folder_of(job).join("memory.json"))
     }
 
+    /// The conversation with the model as it stands, or as it stood at the job's end.
+    pub fn context(job: JobId) -> Self {
+        Self(folder_of(job).join("context").join("current.json"))
+    }
+
+    /// The conversation as it was before it was made smaller; `seq` is the newest event in it.
+    pub fn context_at(job: JobId, seq: u64) -> Self {
+        Self(folder_of(job).join("context").join(format!("{seq:010}.json")))
+    }
+
     pub fn as_str(&self) -> &str {
         self.0.as_ref()
     }
@@ -65,5 +75,8 @@ mod tests {
         assert_eq!(ArtifactKey::result(job).as_str(), format!("jobs/{job}/output.zip"));
         assert_eq!(ArtifactKey::step_output(job, 12).as_str(), format!("jobs/{job}/steps/12.log"));
         assert_eq!(ArtifactKey::memory(job).as_str(), format!("jobs/{job}/memory.json"));
+        assert_eq!(ArtifactKey::context(job).as_str(), format!("jobs/{job}/context/current.json"));
+        let earlier = ArtifactKey::context_at(job, 57);
+        assert_eq!(earlier.as_str(), format!("jobs/{job}/context/0000000057.json"));
     }
 }

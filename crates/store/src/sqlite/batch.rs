@@ -121,6 +121,7 @@ fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
         match operation {
             Operation::Append(pending) => jobs.push(pending.request.job),
             Operation::Cancel(pending) => jobs.push(pending.request.job),
+            Operation::Steer(pending) => jobs.push(pending.request.job),
             Operation::ChangeNetwork(pending) => jobs.push(pending.request.job),
             Operation::Renew(pending) => {
                 jobs.extend(pending.request.held.iter().map(|(job, _)| *job));
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
     use crate::index::IndexRow;
     use bellglass_protocol::job::{
-        DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
+        Budget, DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
     };
     use bellglass_protocol::network::NetworkPolicy;
 
@@ -158,6 +159,9 @@ mod tests {
             nested_sandboxing: false,
             secrets: Default::default(),
             files: Vec::new(),
+            model: None,
+            budget: Budget::default(),
+            plan: Default::default(),
         };
         let (row, scheduled) = IndexRow::accept(spec, now());
         Operation::Schedule(Pending::new(Box::new(NewJob { row, line: scheduled.line })).0)

@@ -65,6 +65,17 @@ impl Draft {
                     status
                 }));
             }
+            Operation::Steer(pending) => {
+                let request = &pending.request;
+                let steered = self.row(request.job).and_then(|row| {
+                    let event = rules::steer(row, &request.wish, &request.by, now)?;
+                    Ok((row.status, event))
+                });
+                pending.answer = Some(steered.map(|(status, event)| {
+                    self.add_lines(event.as_slice());
+                    status
+                }));
+            }
             Operation::ChangeNetwork(pending) => {
                 let request = &pending.request;
                 let changed = self.row(request.job).and_then(|row| {

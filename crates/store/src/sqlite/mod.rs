@@ -24,8 +24,10 @@ use bellglass_protocol::view::{JobStatus, JobView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::index::{IndexRow, now};
-use crate::{Change, ClaimedJob, JobFilter, JobOutline, JobPage, LogEnd, Store, StoreError};
-use operation::{Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew};
+use crate::{
+    Change, ClaimedJob, JobFilter, JobOutline, JobPage, LogEnd, Steering, Store, StoreError,
+};
+use operation::{Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer};
 
 /// How many changes a listener may lie behind before it has to look at the log again.
 const CHANGES_KEPT: usize = 4096;
@@ -128,6 +130,10 @@ impl Store for SqliteStore {
         self.ask(Operation::Cancel, Cancel { job, by: by.into() }).await
     }
 
+    async fn steer(&self, job: JobId, wish: Steering, by: &str) -> Result<JobStatus, StoreError> {
+        self.ask(Operation::Steer, Steer { job, wish, by: by.into() }).await
+    }
+
     async fn change_network(
         &self,
         job: JobId,
@@ -222,6 +228,9 @@ mod tests {
             nested_sandboxing: false,
             secrets: Default::default(),
             files: Vec::new(),
+            model: None,
+            budget: Default::default(),
+            plan: Default::default(),
         }
     }
 

@@ -9,8 +9,8 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
-use crate::StoreError;
 use crate::index::IndexRow;
+use crate::{Steering, StoreError};
 
 /// One thing for the writer to do.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub(super) enum Operation {
     Schedule(Pending<Box<NewJob>, ()>),
     Append(Pending<Append, Vec<SealedEvent>>),
     Cancel(Pending<Cancel, JobStatus>),
+    Steer(Pending<Steer, JobStatus>),
     ChangeNetwork(Pending<ChangeNetwork, JobStatus>),
     Renew(Pending<Renew, Vec<JobId>>),
     Release(Pending<WorkerId, ()>),
@@ -54,6 +55,13 @@ pub(super) struct Append {
 #[derive(Debug)]
 pub(super) struct Cancel {
     pub(super) job: JobId,
+    pub(super) by: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Steer {
+    pub(super) job: JobId,
+    pub(super) wish: Steering,
     pub(super) by: String,
 }
 
@@ -103,6 +111,7 @@ impl Operation {
             Self::Schedule(pending) => pending.deliver(),
             Self::Append(pending) => pending.deliver(),
             Self::Cancel(pending) => pending.deliver(),
+            Self::Steer(pending) => pending.deliver(),
             Self::ChangeNetwork(pending) => pending.deliver(),
             Self::Renew(pending) => pending.deliver(),
             Self::Release(pending) => pending.deliver(),
@@ -117,6 +126,7 @@ impl Operation {
             Self::Schedule(pending) => pending.answer = Some(Err(error)),
             Self::Append(pending) => pending.answer = Some(Err(error)),
             Self::Cancel(pending) => pending.answer = Some(Err(error)),
+            Self::Steer(pending) => pending.answer = Some(Err(error)),
             Self::ChangeNetwork(pending) => pending.answer = Some(Err(error)),
             Self::Renew(pending) => pending.answer = Some(Err(error)),
             Self::Release(pending) => pending.answer = Some(Err(error)),

@@ -137,6 +137,11 @@ pub(super) const RUN_OUT: &str = select_jobs!(
      ORDER BY priority DESC, id LIMIT $2"
 );
 
+/// Paused jobs whose lease has run out, too: whoever holds one keeps its sandbox. There are few.
+pub(super) const PAUSED_RUN_OUT: &str = select_jobs!(
+    "WHERE status = 'paused' AND lease_until <= $1 ORDER BY priority DESC, id LIMIT $2"
+);
+
 /// The best jobs that nobody holds, best first: waiting ones, and those whose lease has run out.
 pub(super) async fn claimable(
     connection: &mut SqliteConnection,
@@ -145,13 +150,10 @@ pub(super) async fn claimable(
 ) -> Result<Vec<IndexRow>, StoreError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut rows = sqlx::query(WAITING).bind(limit).fetch_all(&mut *connection).await?;
-    rows.extend(
-        sqlx::query(RUN_OUT)
-            .bind(now.as_microsecond())
-            .bind(limit)
-            .fetch_all(&mut *connection)
-            .await?,
-    );
+    for run_out in [RUN_OUT, PAUSED_RUN_OUT] {
+        let query = sqlx::query(run_out).bind(now.as_microsecond()).bind(limit);
+        rows.extend(query.fetch_all(&mut *connection).await?);
+    }
     let mut best: Vec<_> = rows.iter().map(read_row).collect::<Result<_, _>>()?;
     best.sort_by_key(|row| (std::cmp::Reverse(row.priority), row.id));
     Ok(best)
@@ -162,10 +164,12 @@ pub(super) async fn release(
     connection: &mut SqliteConnection,
     worker: &WorkerId,
 ) -> Result<(), StoreError> {
-    sqlx::query("UPDATE jobs SET lease_until = 0 WHERE status = 'running' AND worker = $1")
-        .bind(worker.as_str())
-        .execute(connection)
-        .await?;
+    sqlx::query(
+        "UPDATE jobs SET lease_until = 0 WHERE status IN ('running', 'paused') AND worker = $1",
+    )
+    .bind(worker.as_str())
+    .execute(connection)
+    .await?;
     Ok(())
 }
 

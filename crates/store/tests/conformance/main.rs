@@ -9,6 +9,7 @@ mod leases;
 mod listing;
 mod log;
 mod network;
+mod steering;
 
 use std::sync::Arc;
 
@@ -48,6 +49,8 @@ macro_rules! for_every_behaviour {
             cancelling::an_ended_job_stays_as_it_is,
             cancelling::a_cancelled_job_without_holder_is_still_claimed,
             cancelling::an_unknown_job_is_not_found,
+            steering::a_paused_job_stays_paused_in_other_hands,
+            steering::wishes_that_cannot_be_are_refused,
             log::pages_are_exact_and_the_chain_holds,
             log::a_page_is_bounded_by_bytes_too,
             log::a_claim_carries_no_texts,

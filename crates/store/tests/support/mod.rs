@@ -6,7 +6,7 @@ use bellglass_protocol::chain::Verifier;
 use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, ResultSummary};
 use bellglass_protocol::id::{JobId, WorkerId};
 use bellglass_protocol::job::{
-    DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
+    Budget, DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
 };
 use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::step::{OutputStream, StepOutcome, StepStatus};
@@ -28,6 +28,9 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         nested_sandboxing: false,
         secrets: Default::default(),
         files: Vec::new(),
+        model: None,
+        budget: Budget::default(),
+        plan: Default::default(),
     }
 }
 

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bellglass_agent::model::catalogue::{Catalogue, CatalogueSettings};
 use bellglass_protocol::id::WorkerId;
 use bellglass_protocol::job::{IsolationLevel, JobSpec, Limits};
-use bellglass_protocol::request::{JobRequest, ModelOffer, Offer};
+use bellglass_protocol::model_offer::ModelOffer;
+use bellglass_protocol::request::{JobRequest, Offer};
 use bellglass_protocol::step::OutputStream;
 use bellglass_protocol::view::{JobStatus, JobView};
 use bellglass_protocol::wire::{DATA_CHUNK, Entry, EntryKind, Frame, Reply, Request};
@@ -61,7 +63,8 @@ fn spec(limits: serde_json::Value) -> JobSpec {
         maxima: Limits::default(),
         default_image: "base".into(),
         isolation: IsolationLevel::Namespace,
-        model: ModelOffer::NotConfigured,
+        models: ModelOffer::default(),
+        budget: Default::default(),
         secrets: Default::default(),
     };
     JobRequest::from_json(job.to_string().as_bytes()).unwrap().into_spec(&offer).unwrap()
@@ -80,6 +83,7 @@ async fn job_with(hostile: Guest, limits: serde_json::Value) -> JobView {
         spools: folder.path().join("spools"),
         orphaned_after: Duration::from_secs(60),
         sweep_every: Duration::from_secs(60),
+        models: Arc::new(Catalogue::new(CatalogueSettings::default()).unwrap()),
     };
     let backend = FakeBackend::new(vec![hostile, greeting(behave)]);
     let backends = Arc::new(Backends::new(Arc::new(backend), "there is none"));

@@ -98,9 +98,14 @@ impl Client {
         response.json().await.unwrap()
     }
 
-    pub(crate) async fn put_file(&self, job: &str, path: &str, content: &str) -> Response {
+    pub(crate) async fn put_file(
+        &self,
+        job: &str,
+        path: &str,
+        content: impl Into<Vec<u8>>,
+    ) -> Response {
         let request = self.request(Method::PUT, &format!("/jobs/{job}/files/{path}"));
-        request.body(content.to_owned()).send().await.unwrap()
+        request.body(content.into()).send().await.unwrap()
     }
 
     /// Lets a job go on that waits for the file `go`.

@@ -194,7 +194,7 @@ pub(crate) fn bellglass(folder: &Path) -> Command {
     for name in ours.filter(|name| name.to_string_lossy().starts_with("BELLGLASS_")) {
         command.env_remove(name);
     }
-    for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
+    for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"] {
         command.env_remove(name);
     }
     command.env("XDG_CONFIG_HOME", folder).env("BELLGLASS_IMAGES", images());

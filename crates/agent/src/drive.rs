@@ -1,0 +1,223 @@
+//! The rim of the loop: does what a mind decides, and lets it hear what came of it.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bellglass_protocol::event::{Event, EventBody, JobError};
+use bellglass_protocol::model::{AnswerBlock, Summary};
+use bellglass_protocol::tool::ToolCall;
+use jiff::Timestamp;
+
+use crate::context::Context;
+use crate::context::compaction::Draft;
+use crate::history::{self, Reading, Search};
+use crate::mind::{Effect, Lookup, Mind};
+use crate::model::catalogue::Line;
+use crate::model::retry::{Attempts, Next};
+use crate::model::{ModelError, Request};
+
+/// What a mind works on: a job's log, its sandbox, and whoever may stop it.
+#[async_trait]
+pub trait World: Send {
+    /// Why the job cannot go on here at all. That a tool failed is not such a reason.
+    type Stop: Send;
+
+    /// Events after a number, in order; none if there are none yet.
+    async fn events_after(&mut self, seq: u64) -> Result<Vec<Event>, Self::Stop>;
+
+    async fn record(&mut self, bodies: Vec<EventBody>) -> Result<(), Self::Stop>;
+
+    /// Runs a step to its end and records it.
+    async fn perform(&mut self, n: u32, call: ToolCall) -> Result<(), Self::Stop>;
+
+    /// All that a step wrote, as far as it is kept; `None` if there is no such step.
+    async fn step_output(&mut self, n: u32) -> Result<Option<String>, Self::Stop>;
+
+    /// Returns when there may be events after a number.
+    async fn wait_for_event(&mut self, after: u64) -> Result<(), Self::Stop>;
+
+    /// Keeps the conversation as the model sees it, before it is made smaller. `seq` is the newest
+    /// event in it.
+    async fn keep_context(&mut self, context: &Context, seq: u64) -> Result<(), Self::Stop>;
+
+    /// Returns when the job must stop, and why.
+    async fn stopped(&self) -> Self::Stop;
+
+    /// A number from 0 to 1, a different one each time.
+    fn chance(&mut self) -> f64;
+}
+
+/// Drives a job to its end.
+pub async fn drive<W: World>(
+    mind: &mut dyn Mind,
+    models: &Line,
+    world: &mut W,
+) -> Result<Result<(), JobError>, W::Stop> {
+    let mut heard = 0;
+    // Which model of the line is asked first: one that does not answer is not tried at every turn.
+    let mut first = 0;
+    loop {
+        loop {
+            let events = world.events_after(heard).await?;
+            let Some(last) = events.last() else { break };
+            heard = last.seq;
+            events.iter().for_each(|event| mind.take_in(event));
+        }
+        match mind.next(Timestamp::now()) {
+            Effect::Finish(conclusion) => return Ok(conclusion),
+            Effect::Perform { n, call } => world.perform(n, call).await?,
+            Effect::Record(bodies) => world.record(bodies).await?,
+            Effect::Look { call_id, tool, lookup } => {
+                let output = look(&lookup, world).await?;
+                let failed = false;
+                world
+                    .record(vec![EventBody::ToolAnswered { call_id, tool, output, failed }])
+                    .await?;
+            }
+            Effect::Ask(request) => {
+                if let Some(answer) = ask(&request, models, &mut first, world).await? {
+                    world.record(vec![answer]).await?;
+                }
+            }
+            Effect::Compact { draft, request } => {
+                if let Some(context) = mind.snapshot() {
+                    world.keep_context(context, heard).await?;
+                }
+                if let Err(error) = compact(*draft, request, models, first, world).await? {
+                    return Ok(Err(error));
+                }
+            }
+            Effect::Wait => world.wait_for_event(heard).await?,
+        }
+    }
+}
+
+/// Asks until there is an answer or no model is left. Every failure is recorded; the last of them,
+/// after which nobody is asked again, without a time to wait.
+async fn ask<W: World>(
+    request: &Request,
+    models: &Line,
+    first: &mut usize,
+    world: &mut W,
+) -> Result<Option<EventBody>, W::Stop> {
+    let mut at = Attempts { model: *first, failures: 0 };
+    loop {
+        let Some(model) = models.get(at.model) else { return Ok(None) };
+        let asked = tokio::select! {
+            asked = model.ask(request) => asked,
+            stop = world.stopped() => return Err(stop),
+        };
+        let error = match asked {
+            Ok(answer) => {
+                *first = at.model;
+                return Ok(Some(EventBody::ModelAnswered { answer: Box::new(answer) }));
+            }
+            Err(error) => error,
+        };
+        tracing::debug!(model = model.name(), %error, "a model did not answer");
+        let next = at.after(&error, models.len(), world.chance());
+        let wait = match next {
+            Next::Wait(time, _) => Some(time),
+            Next::GiveUp => None,
+        };
+        world.record(vec![failure(model.name(), &error, wait)]).await?;
+        match next {
+            Next::GiveUp => return Ok(None),
+            Next::Wait(time, again) => {
+                at = again;
+                tokio::select! {
+                    () = tokio::time::sleep(time) => {}
+                    stop = world.stopped() => return Err(stop),
+                }
+            }
+        }
+    }
+}
+
+fn failure(model: &str, error: &ModelError, wait: Option<Duration>) -> EventBody {
+    EventBody::ModelFailed {
+        model: model.into(),
+        error: JobError { code: error.code().into(), message: error.to_string() },
+        retry_in_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+    }
+}
+
+/// Makes the conversation smaller. A model that writes no summary is no reason to end: one is put
+/// together without it.
+async fn compact<W: World>(
+    draft: Draft,
+    request: Option<Request>,
+    models: &Line,
+    first: usize,
+    world: &mut W,
+) -> Result<Result<(), JobError>, W::Stop> {
+    let mut summary = None;
+    if let (Some(request), Some(model)) = (request, models.get(first)) {
+        let asked = tokio::select! {
+            asked = model.ask(&request) => asked,
+            stop = world.stopped() => return Err(stop),
+        };
+        match asked {
+            Ok(answer) => {
+                let texts = answer.blocks.iter().filter_map(|block| match block {
+                    AnswerBlock::Text { text } => Some(text.as_str()),
+                    _ => None,
+                });
+                let text = texts.collect::<Vec<_>>().join("\n");
+                let (usage, cost_usd) = (Some(answer.usage), answer.cost_usd);
+                summary = Some(Summary { through: 0, text, usage, cost_usd });
+            }
+            Err(error) => {
+                tracing::warn!(model = model.name(), %error, "the model wrote no summary");
+            }
+        }
+    }
+    match draft.complete(summary) {
+        Ok(compaction) => {
+            let compaction = Box::new(compaction);
+            world.record(vec![EventBody::ContextCompacted { compaction }]).await?;
+            Ok(Ok(()))
+        }
+        Err(error) => {
+            let (code, message) = ("context_exhausted".into(), error.to_string());
+            Ok(Err(JobError { code, message }))
+        }
+    }
+}
+
+async fn look<W: World>(lookup: &Lookup, world: &mut W) -> Result<String, W::Stop> {
+    match lookup {
+        Lookup::Recall(recall) => {
+            let mut search = Search::new(&recall.query);
+            let mut after = 0;
+            loop {
+                let events = world.events_after(after).await?;
+                let Some(last) = events.last() else { return Ok(search.finish()) };
+                after = last.seq;
+                events.iter().for_each(|event| search.look_at(event));
+            }
+        }
+        Lookup::History(read) => {
+            let mut reading = Reading::default();
+            let to = read.to.unwrap_or(read.from);
+            let mut after = read.from.saturating_sub(1);
+            'pages: loop {
+                let events = world.events_after(after).await?;
+                let Some(last) = events.last() else { break };
+                after = last.seq;
+                for event in &events {
+                    if event.seq > to || !reading.take(event) {
+                        break 'pages;
+                    }
+                }
+            }
+            Ok(reading.finish())
+        }
+        Lookup::Output(read) => Ok(match world.step_output(read.step).await? {
+            Some(text) => {
+                history::lines(&text, read.offset.unwrap_or(1), read.limit.unwrap_or(200))
+            }
+            None => format!("there is no step {} so far", read.step),
+        }),
+    }
+}

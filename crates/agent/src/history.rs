@@ -1,0 +1,201 @@
+//! A job's own history as a model reads it: entries by number, and a search over all of them.
+//!
+//! Works on pages of events, so that the length of a history does not matter.
+
+use bellglass_protocol::event::{Event, EventBody};
+use bellglass_protocol::model::AnswerBlock;
+
+/// The most characters that one look into the history gives.
+pub const MOST_SHOWN: usize = 24_000;
+
+const MOST_FINDS: usize = 20;
+const EXCERPT: usize = 160;
+
+/// An event as text, if it says something that a model could want to know.
+pub fn entry_text(event: &Event) -> Option<String> {
+    Some(match &event.body {
+        EventBody::Scheduled { spec } => match &spec.work {
+            bellglass_protocol::job::Work::Task(task) => format!("the task: {task}"),
+            bellglass_protocol::job::Work::Steps(_) => return None,
+        },
+        EventBody::ModelAnswered { answer } => {
+            let blocks = answer.blocks.iter().filter_map(|block| match block {
+                AnswerBlock::Text { text } => Some(text.clone()),
+                AnswerBlock::ToolCall { name, arguments, .. } => {
+                    Some(format!("called {name} {arguments}"))
+                }
+                AnswerBlock::Reasoning { .. } => None,
+            });
+            format!("you: {}", blocks.collect::<Vec<_>>().join("\n"))
+        }
+        EventBody::StepFinished { n, outcome } => {
+            format!("result of step {n}: {}", outcome.output)
+        }
+        EventBody::ToolAnswered { tool, output, .. } => format!("result of {tool}: {output}"),
+        EventBody::MessageReceived { text, .. } => format!("user: {text}"),
+        EventBody::ModelNudged { text } => format!("reminder: {text}"),
+        EventBody::QuestionAsked { question, .. } => format!("you asked the user: {question}"),
+        EventBody::ContextCompacted { compaction } => {
+            format!("summary: {}", compaction.summary.as_ref()?.text)
+        }
+        _ => return None,
+    })
+}
+
+/// Gathers the best finds for some words, event by event.
+#[derive(Debug)]
+pub struct Search {
+    words: Vec<String>,
+    /// How many of the words an entry has, its number, and an excerpt. The best come first.
+    finds: Vec<(usize, u64, String)>,
+}
+
+impl Search {
+    pub fn new(query: &str) -> Self {
+        let words = query.split_whitespace().take(16).map(str::to_lowercase).collect();
+        Self { words, finds: Vec::new() }
+    }
+
+    pub fn look_at(&mut self, event: &Event) {
+        let Some(text) = entry_text(event) else { return };
+        let lower = text.to_lowercase();
+        let hits: Vec<usize> = self.words.iter().filter_map(|word| lower.find(word)).collect();
+        let Some(&first) = hits.first() else { return };
+        self.finds.push((hits.len(), event.seq, excerpt(&lower, first)));
+        if self.finds.len() >= 8 * MOST_FINDS {
+            self.keep_best();
+        }
+    }
+
+    /// What was found, as text for a model.
+    pub fn finish(mut self) -> String {
+        self.keep_best();
+        if self.finds.is_empty() {
+            return "nothing in this job's history has any of these words".into();
+        }
+        let lines = self.finds.iter().map(|(_, seq, text)| format!("entry {seq}: {text}"));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn keep_best(&mut self) {
+        self.finds
+            .sort_by_key(|(hits, seq, _)| (std::cmp::Reverse(*hits), std::cmp::Reverse(*seq)));
+        self.finds.truncate(MOST_FINDS);
+    }
+}
+
+fn excerpt(text: &str, at: usize) -> String {
+    let start = text.floor_char_boundary(at.saturating_sub(EXCERPT / 2));
+    let end = text.ceil_char_boundary((at + EXCERPT).min(text.len()));
+    let piece: String = text[start..end].split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("…{piece}…")
+}
+
+/// Entries of a range, one below the other, as far as there is room.
+#[derive(Debug, Default)]
+pub struct Reading {
+    text: String,
+    stopped_at: Option<u64>,
+}
+
+impl Reading {
+    /// Takes in an event; `false` when there is no room for more.
+    pub fn take(&mut self, event: &Event) -> bool {
+        let Some(text) = entry_text(event) else { return true };
+        let room = MOST_SHOWN.saturating_sub(self.text.len());
+        if room < 200 && !self.text.is_empty() {
+            self.stopped_at = Some(event.seq);
+            return false;
+        }
+        let shown = &text[..text.floor_char_boundary(room)];
+        self.text.push_str(&format!("[entry {}] {shown}\n", event.seq));
+        if shown.len() < text.len() {
+            let rest = text.len() - shown.len();
+            self.text.push_str(&format!("[… {rest} more bytes of entry {} …]\n", event.seq));
+        }
+        true
+    }
+
+    pub fn finish(self) -> String {
+        match self.stopped_at {
+            Some(seq) => format!("{}[there is more: go on from entry {seq}]", self.text),
+            None if self.text.is_empty() => "there are no entries with these numbers".into(),
+            None => self.text,
+        }
+    }
+}
+
+/// Lines of a text by number, with a word about what is left out.
+pub fn lines(text: &str, offset: u64, limit: u64) -> String {
+    let total = text.lines().count();
+    let first = usize::try_from(offset.max(1)).unwrap_or(usize::MAX);
+    let limit = usize::try_from(limit.clamp(1, 2_000)).unwrap_or(2_000);
+    let mut shown = String::new();
+    let mut last = first - 1;
+    for line in text.lines().skip(first - 1).take(limit) {
+        if shown.len() + line.len() > MOST_SHOWN && !shown.is_empty() {
+            break;
+        }
+        shown.push_str(&line[..line.floor_char_boundary(MOST_SHOWN)]);
+        shown.push('\n');
+        last += 1;
+    }
+    if last < first {
+        return format!("the output has {total} lines");
+    }
+    format!("{shown}[lines {first} to {last} of {total}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bellglass_protocol::id::JobId;
+
+    fn message(seq: u64, text: &str) -> Event {
+        let body = EventBody::MessageReceived { by: "user".into(), text: text.into() };
+        Event { seq, at: jiff::Timestamp::UNIX_EPOCH, job: JobId::generate(), body }
+    }
+
+    #[test]
+    fn the_entries_with_most_of_the_words_come_first() {
+        let mut search = Search::new("port Database");
+        for (seq, text) in [
+            (1, "the database listens"),
+            (2, "nothing"),
+            (3, "the DATABASE port is 5432"),
+            (4, "a port"),
+        ] {
+            search.look_at(&message(seq, text));
+        }
+        let found = search.finish();
+        let order: Vec<&str> = found.lines().map(|line| line.split(':').next().unwrap()).collect();
+        assert_eq!(order, ["entry 3", "entry 4", "entry 1"]);
+        assert!(found.contains("port is 5432"));
+    }
+
+    #[test]
+    fn a_search_over_very_much_holds_little() {
+        let mut search = Search::new("needle");
+        for seq in 0..10_000 {
+            search.look_at(&message(seq, "a needle in here"));
+        }
+        assert!(search.finds.len() < 8 * MOST_FINDS);
+        assert!(search.finish().starts_with("entry 9999:"));
+    }
+
+    #[test]
+    fn a_long_range_says_where_to_go_on() {
+        let mut reading = Reading::default();
+        let long = "x".repeat(MOST_SHOWN / 2);
+        let taken = (1..9).take_while(|seq| reading.take(&message(*seq, &long))).count();
+        assert_eq!(taken, 2);
+        assert!(reading.finish().ends_with("go on from entry 3]"));
+    }
+
+    #[test]
+    fn lines_are_read_by_range() {
+        let text: String = (1..=10).map(|n| format!("line {n}\n")).collect();
+        assert_eq!(lines(&text, 4, 2), "line 4\nline 5\n[lines 4 to 5 of 10]");
+        assert_eq!(lines(&text, 11, 2), "the output has 10 lines");
+    }
+}

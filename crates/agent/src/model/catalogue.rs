@@ -1,0 +1,315 @@
+//! Which models there are: providers with their addresses and keys, and what is known about each
+//! model. Built once from the configuration; opens a model by its name.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
+use bellglass_protocol::model_offer::{ModelOffer, REPLAY};
+use serde::Deserialize;
+
+use super::chat::ChatModel;
+use super::http::{Endpoint, KeyHeader};
+use super::messages::MessagesModel;
+pub use super::prices::Price;
+use super::recorder::{Recorded, Recorder};
+use super::replay::Replay;
+use super::responses::ResponsesModel;
+use super::{Model, ModelError, Secret, prices};
+
+/// What the operator decided about models.
+#[derive(Clone, Debug, Default)]
+pub struct CatalogueSettings {
+    /// By the word before the `/` of a model's name.
+    pub providers: BTreeMap<String, ProviderSettings>,
+    /// The model of tasks that name none.
+    pub default: Option<String>,
+    /// The model that is asked when the task's own does not answer.
+    pub fallback: Option<String>,
+    /// How long a model server may be silent.
+    pub idle: Option<Duration>,
+    /// How many tokens a model reads at the most, where it is not known here.
+    pub context_tokens: Option<u64>,
+    pub reasoning: Option<Effort>,
+    /// Where recordings are, which tasks play again as `replay/NAME`.
+    pub recordings: Option<PathBuf>,
+    /// Whether what is asked and answered is recorded there, by the task's job.
+    pub record: Recording,
+    /// By how a model's whole name begins.
+    pub prices: BTreeMap<String, Price>,
+}
+
+/// Whether exchanges with models are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recording {
+    #[default]
+    Off,
+    On,
+}
+
+#[derive(Clone, Debug)]
+pub struct ProviderSettings {
+    pub base_url: String,
+    pub key: Option<Secret>,
+    pub wire: Wire,
+}
+
+/// How hard a model thinks, where that can be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effort {
+    Low,
+    Medium,
+    High,
+}
+
+impl Effort {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+/// The default of tasks that do not say: as much as the largest models read.
+const CONTEXT_TOKENS: u64 = 1_000_000;
+
+/// A model that thinks may say nothing for minutes.
+const IDLE: Duration = Duration::from_secs(300);
+
+/// All models that can be asked.
+#[derive(Debug)]
+pub struct Catalogue {
+    settings: CatalogueSettings,
+    client: reqwest::Client,
+    /// For servers on this machine, which are never reached through a proxy.
+    local_client: reqwest::Client,
+}
+
+/// The models of one task: the first is asked; the others when it does not answer.
+pub type Line = Vec<Arc<dyn Model>>;
+
+impl Catalogue {
+    pub fn new(settings: CatalogueSettings) -> Result<Self, ModelError> {
+        let builder = || {
+            let builder = reqwest::Client::builder().connect_timeout(Duration::from_secs(20));
+            // A redirection would carry the key elsewhere.
+            builder.redirect(reqwest::redirect::Policy::none())
+        };
+        let failed = |error: reqwest::Error| ModelError::NotReached(error.to_string());
+        let client = builder().build().map_err(failed)?;
+        let local_client = builder().no_proxy().build().map_err(failed)?;
+        Ok(Self { settings, client, local_client })
+    }
+
+    fn client_for(&self, base_url: &str) -> reqwest::Client {
+        let host = base_url.split("://").nth(1).unwrap_or_default();
+        let is_here = ["127.", "localhost", "[::1]"].iter().any(|start| host.starts_with(start));
+        if is_here { self.local_client.clone() } else { self.client.clone() }
+    }
+
+    /// What tasks are offered here.
+    pub fn offer(&self) -> ModelOffer {
+        let settings = &self.settings;
+        let known = prices::KNOWN.iter().map(|(name, _)| (*name).to_owned());
+        ModelOffer {
+            default: settings.default.clone(),
+            providers: settings.providers.keys().cloned().collect(),
+            // A recording knows what it cost.
+            priced: settings.prices.keys().cloned().chain(known).chain([REPLAY.into()]).collect(),
+        }
+    }
+
+    /// The model of a task and, where there is one, the fallback. `job` is the name of its recording.
+    pub async fn line(&self, name: &str, job: &str) -> Result<Line, ModelError> {
+        let recordings = self.settings.recordings.as_deref();
+        if let Some(recording) = name.strip_prefix(REPLAY) {
+            let none = || ModelError::Refused {
+                status: 0,
+                message: "there is no folder of recordings".into(),
+            };
+            let path = recordings.ok_or_else(none)?.join(format!("{recording}.jsonl"));
+            return Ok(vec![Arc::new(Replay::open(name, &path).await?)]);
+        }
+        let mut line = vec![self.open(name).await?];
+        if let Some(fallback) = &self.settings.fallback
+            && fallback != name
+        {
+            line.push(self.open(fallback).await?);
+        }
+        if let (Recording::On, Some(folder)) = (self.settings.record, recordings) {
+            let _ = tokio::fs::create_dir_all(folder).await;
+            let recorder = Recorder::new(folder.join(format!("{job}.jsonl")));
+            let recorded = |model| -> Arc<dyn Model> {
+                Arc::new(Recorded { model, recorder: recorder.clone() })
+            };
+            line = line.into_iter().map(recorded).collect();
+        }
+        Ok(line)
+    }
+
+    /// Opens a model by its whole name. `local/` alone is the first model that the server has.
+    async fn open(&self, name: &str) -> Result<Arc<dyn Model>, ModelError> {
+        let unknown =
+            |why: &str| ModelError::Refused { status: 0, message: format!("{name} {why}") };
+        let (provider, model) = name.split_once('/').ok_or_else(|| unknown("names no provider"))?;
+        let settings = self.settings.providers.get(provider);
+        let settings =
+            settings.ok_or_else(|| unknown("is of a provider that is not configured"))?;
+        let header = match settings.wire {
+            Wire::Messages => KeyHeader::Anthropic,
+            Wire::Chat | Wire::Responses => KeyHeader::Bearer,
+        };
+        let endpoint = Endpoint::new(
+            self.client_for(&settings.base_url),
+            &settings.base_url,
+            settings.key.clone(),
+            header,
+            self.settings.idle.unwrap_or(IDLE),
+        );
+        let facts = match model {
+            FIRST => {
+                let list = endpoint.get("/models").await?;
+                let first = list["data"][0]["id"].as_str();
+                let first = first
+                    .ok_or_else(|| unknown("could not be found: the server lists no models"))?;
+                self.facts(provider, first)
+            }
+            model => self.facts(provider, model),
+        };
+        Ok(match settings.wire {
+            Wire::Chat => Arc::new(ChatModel { endpoint, facts }),
+            Wire::Responses => Arc::new(ResponsesModel { endpoint, facts }),
+            Wire::Messages => Arc::new(MessagesModel { endpoint, facts }),
+        })
+    }
+
+    fn facts(&self, provider: &str, model: &str) -> ModelFacts {
+        let name = format!("{provider}/{model}");
+        let own = self.settings.prices.iter().map(|(start, price)| (start.as_str(), *price));
+        let longest = |prices: &mut dyn Iterator<Item = (&str, Price)>| {
+            prices
+                .filter(|(start, _)| name.starts_with(start))
+                .max_by_key(|(start, _)| start.len())
+                .map(|(_, price)| price)
+        };
+        let price =
+            longest(&mut own.into_iter()).or_else(|| longest(&mut prices::KNOWN.into_iter()));
+        let (known_context, output_tokens) = known_sizes(&name);
+        let context_tokens =
+            self.settings.context_tokens.or(known_context).unwrap_or(CONTEXT_TOKENS);
+        let reasoning = self.settings.reasoning;
+        let model = model.to_owned();
+        ModelFacts { name, model, context_tokens, output_tokens, reasoning, price }
+    }
+}
+
+/// The name that stands for whatever model a server has.
+pub const FIRST: &str = "default";
+
+/// How much a model reads, where it is known, and how much it may be asked to write.
+fn known_sizes(name: &str) -> (Option<u64>, u64) {
+    const SIZES: [(&str, u64, u64); 7] = [
+        ("openai/gpt-5", 272_000, 32_768),
+        ("openai/gpt-4.1", 1_000_000, 32_768),
+        ("openai/gpt-4o", 128_000, 16_384),
+        ("openai/o", 200_000, 32_768),
+        ("anthropic/claude-3-5", 200_000, 8_192),
+        ("anthropic/claude-3", 200_000, 4_096),
+        ("anthropic/claude", 200_000, 32_000),
+    ];
+    let found = SIZES.iter().find(|(start, ..)| name.starts_with(start));
+    found.map_or((None, 32_000), |(_, context, output)| (Some(*context), *output))
+}
+
+/// What is known about a model.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelFacts {
+    /// Its whole name.
+    pub(crate) name: String,
+    /// Its name at its provider's.
+    pub(crate) model: String,
+    pub(crate) context_tokens: u64,
+    /// The most that it is asked to write, where that has to be said.
+    pub(crate) output_tokens: u64,
+    pub(crate) reasoning: Option<Effort>,
+    price: Option<Price>,
+}
+
+impl ModelFacts {
+    pub(crate) fn answer(
+        &self,
+        blocks: Vec<AnswerBlock>,
+        stop: StopCause,
+        usage: Usage,
+        started: Instant,
+    ) -> ModelAnswer {
+        ModelAnswer {
+            model: self.name.clone(),
+            blocks: with_distinct_ids(blocks),
+            stop,
+            usage,
+            cost_usd: self.price.map(|price| price.of(&usage)),
+            duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// A result is found by its call's id, so no two calls of an answer may share one.
+fn with_distinct_ids(mut blocks: Vec<AnswerBlock>) -> Vec<AnswerBlock> {
+    let mut seen = std::collections::HashSet::new();
+    for (at, block) in blocks.iter_mut().enumerate() {
+        if let AnswerBlock::ToolCall { id, .. } = block
+            && !seen.insert(id.clone())
+        {
+            *id = format!("{id}-{at}");
+            seen.insert(id.clone());
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn catalogue(settings: CatalogueSettings) -> Catalogue {
+        Catalogue::new(settings).unwrap()
+    }
+
+    #[test]
+    fn the_operators_price_goes_before_ours_and_the_longest_name_counts() {
+        let own = Price { input: 7.0, output: 7.0, cached: None, cache_written: None };
+        let prices = BTreeMap::from([("openai/gpt-5-mini".to_owned(), own)]);
+        let catalogue = catalogue(CatalogueSettings { prices, ..CatalogueSettings::default() });
+        for (model, input) in [("gpt-5-mini", Some(7.0)), ("gpt-5-nano", Some(0.05)), ("x", None)] {
+            let price = catalogue.facts("openai", model).price;
+            assert_eq!(price.map(|price| price.input), input, "{model}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_about_a_model_is_a_million_tokens() {
+        let catalogue = catalogue(CatalogueSettings::default());
+        assert_eq!(catalogue.facts("local", "x").context_tokens, 1_000_000);
+        assert_eq!(catalogue.facts("anthropic", "claude-x").context_tokens, 200_000);
+    }
+
+    #[test]
+    fn calls_with_one_id_are_told_apart() {
+        let call =
+            || AnswerBlock::ToolCall { id: "a".into(), name: "x".into(), arguments: "".into() };
+        let ids: Vec<_> = with_distinct_ids(vec![call(), call()])
+            .into_iter()
+            .map(|block| match block {
+                AnswerBlock::ToolCall { id, .. } => id,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(ids, ["a", "a-1"]);
+    }
+}

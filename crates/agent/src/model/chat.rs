@@ -1,0 +1,322 @@
+//! OpenAI's Chat Completions, as OpenAI and most other model servers speak them.
+
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
+use serde_json::{Value, json};
+
+use super::catalogue::ModelFacts;
+use super::http::{Endpoint, json as parse};
+use super::{Message, Model, ModelError, Request, ToolDefinition, ToolResult, arguments_object};
+
+pub(crate) struct ChatModel {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) facts: ModelFacts,
+}
+
+#[async_trait]
+impl Model for ChatModel {
+    fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    fn context_tokens(&self) -> u64 {
+        self.facts.context_tokens
+    }
+
+    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
+        let started = Instant::now();
+        let body = body(request, &self.facts);
+        let mut events = self.endpoint.stream("/chat/completions", &body).await?;
+        let mut answer = Gathered::default();
+        let mut is_done = false;
+        while let Some(event) = events.next().await? {
+            if event.data.trim() == "[DONE]" {
+                is_done = true;
+                break;
+            }
+            let chunk = parse(&event)?;
+            if !chunk["error"].is_null() {
+                return Err(events.error(&chunk));
+            }
+            answer.take(&chunk);
+        }
+        if answer.finish.is_none() && !(is_done && answer.has_content()) {
+            return Err(match (is_done, answer.saw_choice) {
+                (true, false) => ModelError::Nonsense("there are no choices in it".into()),
+                _ => ModelError::Cut("the stream ended before the answer did".into()),
+            });
+        }
+        Ok(answer.finish(&self.facts, request.messages.len(), started))
+    }
+}
+
+fn body(request: &Request, facts: &ModelFacts) -> Value {
+    let mut messages = vec![json!({ "role": "system", "content": &*request.system })];
+    for message in request.messages.iter() {
+        match message {
+            Message::User(text) => messages.push(json!({ "role": "user", "content": &**text })),
+            Message::Assistant(blocks) => messages.push(assistant(blocks)),
+            Message::ToolResults(results) => push_results(&mut messages, results),
+        }
+    }
+    let mut body = json!({
+        "model": facts.model,
+        "messages": messages,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    if !request.tools.is_empty() {
+        body["tools"] = request.tools.iter().map(tool).collect();
+    }
+    if let Some(most) = request.most_output {
+        body["max_tokens"] = most.into();
+    }
+    if let Some(effort) = facts.reasoning {
+        body["reasoning_effort"] = effort.as_str().into();
+    }
+    body
+}
+
+fn tool(tool: &ToolDefinition) -> Value {
+    json!({
+        "type": "function",
+        "function": {
+            "name": tool.name, "description": tool.description, "parameters": tool.parameters,
+        },
+    })
+}
+
+fn assistant(blocks: &[AnswerBlock]) -> Value {
+    let mut text = String::new();
+    let mut calls = Vec::new();
+    let mut reasoning = None;
+    for block in blocks {
+        match block {
+            AnswerBlock::Text { text: piece } => text.push_str(piece),
+            AnswerBlock::ToolCall { id, name, arguments } => calls.push(json!({
+                "id": id,
+                "type": "function",
+                "function": {
+                    "name": name, "arguments": arguments_object(arguments).to_string(),
+                },
+            })),
+            AnswerBlock::Reasoning { wire: Wire::Chat, data, .. } => reasoning = Some(data),
+            AnswerBlock::Reasoning { .. } => {}
+        }
+    }
+    let mut message = json!({ "role": "assistant", "content": text });
+    if calls.is_empty() {
+        return message;
+    }
+    if text.is_empty() {
+        message["content"] = Value::Null;
+    }
+    // Servers that give reasoning this way want it back with the calls that came of it.
+    if let Some(fields) = reasoning.and_then(Value::as_object) {
+        for (name, value) in fields {
+            message[name] = value.clone();
+        }
+    }
+    message["tool_calls"] = calls.into();
+    message
+}
+
+/// A tool's message holds text alone, so pictures follow in a message of the user's.
+fn push_results(messages: &mut Vec<Value>, results: &[ToolResult]) {
+    for result in results {
+        messages.push(json!({
+            "role": "tool", "tool_call_id": &*result.call_id, "content": &*result.text,
+        }));
+    }
+    let pictures: Vec<Value> = results
+        .iter()
+        .flat_map(|result| &result.images)
+        .map(|image| {
+            let url = format!("data:{};base64,{}", image.media_type, image.base64);
+            json!({ "type": "image_url", "image_url": { "url": url } })
+        })
+        .collect();
+    if !pictures.is_empty() {
+        messages.push(json!({ "role": "user", "content": pictures }));
+    }
+}
+
+/// An answer as far as it has come.
+#[derive(Default)]
+struct Gathered {
+    text: String,
+    reasoning: String,
+    /// The field under which the server gives its reasoning.
+    reasoning_field: &'static str,
+    calls: Vec<Call>,
+    finish: Option<String>,
+    usage: Usage,
+    saw_choice: bool,
+}
+
+#[derive(Default)]
+struct Call {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Gathered {
+    fn has_content(&self) -> bool {
+        !self.text.is_empty() || !self.calls.is_empty()
+    }
+
+    fn take(&mut self, chunk: &Value) {
+        let usage = &chunk["usage"];
+        if usage.is_object() {
+            let number = |value: &Value| value.as_u64().unwrap_or_default();
+            self.usage = Usage {
+                input: number(&usage["prompt_tokens"]),
+                cached: number(&usage["prompt_tokens_details"]["cached_tokens"]),
+                cache_written: 0,
+                output: number(&usage["completion_tokens"]),
+            };
+        }
+        let choice = &chunk["choices"][0];
+        if choice.is_null() {
+            return;
+        }
+        self.saw_choice = true;
+        let delta = &choice["delta"];
+        if let Some(piece) = delta["content"].as_str() {
+            self.text.push_str(piece);
+        }
+        for field in ["reasoning_content", "reasoning"] {
+            if let Some(piece) = delta[field].as_str() {
+                self.reasoning.push_str(piece);
+                self.reasoning_field = field;
+                break;
+            }
+        }
+        for part in delta["tool_calls"].as_array().into_iter().flatten() {
+            self.take_call(part);
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.finish = Some(reason.to_owned());
+        }
+    }
+
+    /// Calls come in fragments that name the call by its index; some servers leave that out.
+    fn take_call(&mut self, part: &Value) {
+        let index = part["index"].as_u64();
+        let id = part["id"].as_str().unwrap_or_default();
+        let known = match index {
+            Some(_) => self.calls.iter().position(|call| call.index == index),
+            None if id.is_empty() => self.calls.len().checked_sub(1),
+            None => self.calls.iter().position(|call| call.id == id),
+        };
+        let at = known.unwrap_or_else(|| {
+            self.calls.push(Call { index, ..Call::default() });
+            self.calls.len() - 1
+        });
+        let call = &mut self.calls[at];
+        if call.id.is_empty() {
+            call.id = id.to_owned();
+        }
+        let function = &part["function"];
+        if let Some(name) = function["name"].as_str() {
+            call.name.push_str(name);
+        }
+        match &function["arguments"] {
+            Value::String(piece) => call.arguments.push_str(piece),
+            // Some servers give the object itself instead of its text.
+            object @ Value::Object(_) => call.arguments = object.to_string(),
+            _ => {}
+        }
+    }
+
+    fn finish(self, facts: &ModelFacts, turn: usize, started: Instant) -> ModelAnswer {
+        let mut blocks = Vec::new();
+        if !self.reasoning.is_empty() {
+            let data = json!({ self.reasoning_field: self.reasoning });
+            blocks.push(AnswerBlock::Reasoning { wire: Wire::Chat, text: self.reasoning, data });
+        }
+        if !self.text.is_empty() {
+            blocks.push(AnswerBlock::Text { text: self.text });
+        }
+        let calls = !self.calls.is_empty();
+        for (at, call) in self.calls.into_iter().enumerate() {
+            // Without an id of the server's, one that no other call of the conversation has.
+            let id = if call.id.is_empty() { format!("call-{turn}-{at}") } else { call.id };
+            blocks.push(AnswerBlock::ToolCall { id, name: call.name, arguments: call.arguments });
+        }
+        let stop = match self.finish.as_deref() {
+            Some("length") => StopCause::OutputLimit,
+            Some("content_filter") => StopCause::Refused,
+            _ if calls => StopCause::ToolCalls,
+            _ => StopCause::Finished,
+        };
+        facts.answer(blocks, stop, self.usage, started)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathered(chunks: &[Value]) -> Gathered {
+        let mut answer = Gathered::default();
+        chunks.iter().for_each(|chunk| answer.take(chunk));
+        answer
+    }
+
+    #[test]
+    fn fragments_of_parallel_calls_are_put_together() {
+        let part = |call: Value| json!({ "choices": [{ "delta": { "tool_calls": [call] } }] });
+        let answer = gathered(&[
+            part(
+                json!({ "index": 0, "id": "a", "function": { "name": "shell", "arguments": "" } }),
+            ),
+            part(
+                json!({ "index": 1, "id": "b", "function": { "name": "plan", "arguments": "{\"x" } }),
+            ),
+            part(json!({ "index": 0, "function": { "arguments": "{\"command\":" } })),
+            part(json!({ "index": 1, "function": { "arguments": "\":1}" } })),
+            part(json!({ "index": 0, "function": { "arguments": "\"ls\"}" } })),
+        ]);
+        let calls: Vec<_> =
+            answer.calls.iter().map(|call| (&*call.id, &*call.name, &*call.arguments)).collect();
+        assert_eq!(calls, [("a", "shell", r#"{"command":"ls"}"#), ("b", "plan", r#"{"x":1}"#)]);
+    }
+
+    #[test]
+    fn servers_that_leave_out_the_index_are_understood() {
+        let part = |call: Value| json!({ "choices": [{ "delta": { "tool_calls": [call] } }] });
+        let answer = gathered(&[
+            part(json!({ "id": "a", "function": { "name": "x", "arguments": { "k": 1 } } })),
+            part(json!({ "id": "b", "function": { "name": "y", "arguments": "{" } })),
+            part(json!({ "function": { "arguments": "}" } })),
+        ]);
+        assert_eq!(answer.calls.len(), 2);
+        assert_eq!(answer.calls[0].arguments, r#"{"k":1}"#);
+        assert_eq!(answer.calls[1].arguments, "{}");
+    }
+
+    #[test]
+    fn reasoning_goes_back_with_its_calls_and_mistakes_become_objects() {
+        let blocks = [
+            AnswerBlock::Reasoning {
+                wire: Wire::Chat,
+                text: "hm".into(),
+                data: json!({ "reasoning_content": "hm" }),
+            },
+            AnswerBlock::ToolCall {
+                id: "a".into(),
+                name: "shell".into(),
+                arguments: "{oops".into(),
+            },
+        ];
+        let message = assistant(&blocks);
+        assert_eq!(message["reasoning_content"], "hm");
+        let arguments = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(arguments).unwrap()["not_json"], "{oops");
+    }
+}

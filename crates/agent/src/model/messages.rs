@@ -1,0 +1,268 @@
+//! Anthropic's Messages, with marks where the provider's cache may cut.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
+use serde_json::{Value, json};
+
+use super::catalogue::{Effort, ModelFacts};
+use super::http::{Endpoint, json as parse};
+use super::{Message, Model, ModelError, Request, ToolDefinition, ToolResult, arguments_object};
+
+pub(crate) struct MessagesModel {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) facts: ModelFacts,
+}
+
+#[async_trait]
+impl Model for MessagesModel {
+    fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    fn context_tokens(&self) -> u64 {
+        self.facts.context_tokens
+    }
+
+    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
+        let started = Instant::now();
+        let body = body(request, &self.facts);
+        let mut events = self.endpoint.stream("/messages", &body).await?;
+        let mut answer = Gathered::default();
+        while let Some(event) = events.next().await? {
+            let data = parse(&event)?;
+            match data["type"].as_str().unwrap_or(&event.event) {
+                "error" => return Err(events.error(&data)),
+                "message_stop" => return Ok(answer.finish(&self.facts, started)),
+                _ => answer.take(&data),
+            }
+        }
+        Err(ModelError::Cut("the stream ended before the answer did".into()))
+    }
+}
+
+/// Tokens to think with, of those that the answer may have.
+fn thinking_budget(effort: Effort) -> u64 {
+    match effort {
+        Effort::Low => 2_048,
+        Effort::Medium => 8_192,
+        Effort::High => 24_576,
+    }
+}
+
+fn body(request: &Request, facts: &ModelFacts) -> Value {
+    let mut messages: Vec<Value> = Vec::new();
+    for message in request.messages.iter() {
+        let (role, content) = match message {
+            Message::User(text) => ("user", vec![json!({ "type": "text", "text": &**text })]),
+            Message::Assistant(blocks) => {
+                ("assistant", blocks.iter().filter_map(block).collect::<Vec<_>>())
+            }
+            Message::ToolResults(results) => ("user", results.iter().map(result).collect()),
+        };
+        if content.is_empty() {
+            continue;
+        }
+        // Two messages of one role in a row become one.
+        match messages.last_mut() {
+            Some(last) if last["role"] == role => {
+                if let Some(parts) = last["content"].as_array_mut() {
+                    parts.extend(content);
+                }
+            }
+            _ => messages.push(json!({ "role": role, "content": content })),
+        }
+    }
+    mark_for_cache(&mut messages);
+    let most = request.most_output.unwrap_or(facts.output_tokens);
+    let mut body = json!({
+        "model": facts.model,
+        "max_tokens": most,
+        "system": [{
+            "type": "text", "text": &*request.system, "cache_control": { "type": "ephemeral" },
+        }],
+        "messages": messages,
+        "stream": true,
+    });
+    if !request.tools.is_empty() {
+        body["tools"] = request.tools.iter().map(tool).collect();
+    }
+    // A request for a short text is not worth thinking about, and has no room for it.
+    if let (Some(effort), None) = (facts.reasoning, request.most_output) {
+        let budget = thinking_budget(effort).min(most / 2);
+        body["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
+    }
+    body
+}
+
+/// Marks the ends of the last two messages of the user's: what is before the older one was written
+/// to the cache by the call before, what is before the newer one will be read by the next.
+fn mark_for_cache(messages: &mut [Value]) {
+    let users = messages.iter_mut().rev().filter(|message| message["role"] == "user");
+    for message in users.take(2) {
+        if let Some(last) = message["content"].as_array_mut().and_then(|parts| parts.last_mut()) {
+            last["cache_control"] = json!({ "type": "ephemeral" });
+        }
+    }
+}
+
+fn tool(tool: &ToolDefinition) -> Value {
+    json!({
+        "name": tool.name, "description": tool.description, "input_schema": tool.parameters,
+    })
+}
+
+fn block(block: &AnswerBlock) -> Option<Value> {
+    Some(match block {
+        // The API refuses empty texts.
+        AnswerBlock::Text { text } if text.trim().is_empty() => return None,
+        AnswerBlock::Text { text } => json!({ "type": "text", "text": text }),
+        AnswerBlock::ToolCall { id, name, arguments } => json!({
+            "type": "tool_use", "id": id, "name": name, "input": arguments_object(arguments),
+        }),
+        AnswerBlock::Reasoning { wire: Wire::Messages, data, .. } => data.clone(),
+        AnswerBlock::Reasoning { .. } => return None,
+    })
+}
+
+fn result(result: &ToolResult) -> Value {
+    let text = if result.text.is_empty() { "(no output)" } else { &*result.text };
+    let mut content = vec![json!({ "type": "text", "text": text })];
+    content.extend(result.images.iter().map(|image| {
+        let source = json!({
+            "type": "base64", "media_type": image.media_type, "data": &*image.base64,
+        });
+        json!({ "type": "image", "source": source })
+    }));
+    json!({
+        "type": "tool_result",
+        "tool_use_id": &*result.call_id,
+        "content": content,
+        "is_error": result.failed,
+    })
+}
+
+/// An answer as far as it has come.
+#[derive(Default)]
+struct Gathered {
+    blocks: BTreeMap<u64, Value>,
+    /// The arguments of calls, which come as pieces of JSON text.
+    arguments: BTreeMap<u64, String>,
+    stop: Option<String>,
+    usage: Usage,
+}
+
+impl Gathered {
+    fn take(&mut self, data: &Value) {
+        let index = data["index"].as_u64().unwrap_or_default();
+        match data["type"].as_str() {
+            Some("message_start") => self.take_usage(&data["message"]["usage"]),
+            Some("content_block_start") => {
+                self.blocks.insert(index, data["content_block"].clone());
+            }
+            Some("content_block_delta") => self.take_delta(index, &data["delta"]),
+            Some("message_delta") => {
+                if let Some(reason) = data["delta"]["stop_reason"].as_str() {
+                    self.stop = Some(reason.to_owned());
+                }
+                self.take_usage(&data["usage"]);
+            }
+            _ => {}
+        }
+    }
+
+    fn take_delta(&mut self, index: u64, delta: &Value) {
+        let field = match delta["type"].as_str() {
+            Some("text_delta") => "text",
+            Some("thinking_delta") => "thinking",
+            Some("signature_delta") => "signature",
+            Some("input_json_delta") => {
+                let piece = delta["partial_json"].as_str().unwrap_or_default();
+                self.arguments.entry(index).or_default().push_str(piece);
+                return;
+            }
+            _ => return,
+        };
+        let Some(block) = self.blocks.get_mut(&index) else { return };
+        let so_far = block[field].as_str().unwrap_or_default();
+        block[field] = format!("{so_far}{}", delta[field].as_str().unwrap_or_default()).into();
+    }
+
+    /// What is not cached is counted apart from what is.
+    fn take_usage(&mut self, usage: &Value) {
+        let number = |field: &str| usage[field].as_u64();
+        if let Some(fresh) = number("input_tokens") {
+            self.usage.cached = number("cache_read_input_tokens").unwrap_or_default();
+            self.usage.cache_written = number("cache_creation_input_tokens").unwrap_or_default();
+            self.usage.input = fresh + self.usage.cached + self.usage.cache_written;
+        }
+        if let Some(output) = number("output_tokens") {
+            self.usage.output = output;
+        }
+    }
+
+    fn finish(mut self, facts: &ModelFacts, started: Instant) -> ModelAnswer {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut blocks = Vec::new();
+        for (index, block) in self.blocks {
+            blocks.push(match block["type"].as_str() {
+                Some("text") => AnswerBlock::Text { text: text(&block["text"]) },
+                Some("tool_use") => AnswerBlock::ToolCall {
+                    id: text(&block["id"]),
+                    name: text(&block["name"]),
+                    arguments: match self.arguments.remove(&index) {
+                        Some(arguments) if !arguments.is_empty() => arguments,
+                        _ => block["input"].to_string(),
+                    },
+                },
+                // Thinking, open or redacted, and whatever else only the provider understands.
+                _ => AnswerBlock::Reasoning {
+                    wire: Wire::Messages,
+                    text: text(&block["thinking"]),
+                    data: block,
+                },
+            });
+        }
+        let stop = match self.stop.as_deref() {
+            Some("tool_use") => StopCause::ToolCalls,
+            Some("max_tokens" | "model_context_window_exceeded") => StopCause::OutputLimit,
+            Some("refusal") => StopCause::Refused,
+            _ => StopCause::Finished,
+        };
+        facts.answer(blocks, stop, self.usage, started)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_is_marked_at_the_last_two_turns() {
+        let message = |role: &str| json!({ "role": role, "content": [{ "type": "text" }] });
+        let mut messages = ["user", "assistant", "user", "assistant", "user"].map(message);
+        mark_for_cache(&mut messages);
+        let marked: Vec<bool> = messages
+            .iter()
+            .map(|message| !message["content"][0]["cache_control"].is_null())
+            .collect();
+        assert_eq!(marked, [false, false, true, false, true]);
+    }
+
+    #[test]
+    fn thinking_keeps_its_signature() {
+        let mut answer = Gathered::default();
+        for data in [
+            json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "thinking", "thinking": "", "signature": "" } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "thinking_delta", "thinking": "let me" } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "thinking_delta", "thinking": " see" } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "signature_delta", "signature": "c2ln" } }),
+        ] {
+            answer.take(&data);
+        }
+        let whole = json!({ "type": "thinking", "thinking": "let me see", "signature": "c2ln" });
+        assert_eq!(answer.blocks[&0], whole);
+    }
+}

@@ -1,0 +1,322 @@
+//! The machine of a task, event by event, without a clock or a network.
+
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::{
+    DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, PlanMode, Priority, Work,
+};
+use bellglass_protocol::model::Usage;
+use bellglass_protocol::network::NetworkPolicy;
+use bellglass_protocol::step::StepStatus;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::Message;
+
+/// A mind and the log that it hears.
+struct Job {
+    mind: TaskMind,
+    log: Vec<Event>,
+    last_seq: u64,
+    id: JobId,
+}
+
+impl Job {
+    fn new(context_tokens: u64, budget: Budget) -> Self {
+        let mind = TaskMind::new(context_tokens, budget);
+        let mut job = Self { mind, log: Vec::new(), last_seq: 0, id: JobId::generate() };
+        job.hear(EventBody::Scheduled { spec: Box::new(spec()) });
+        job
+    }
+
+    fn hear(&mut self, body: EventBody) {
+        self.last_seq += 1;
+        let seq = self.last_seq;
+        let at = Timestamp::from_second(1_000_000 + seq as i64).unwrap();
+        let event = Event { seq, at, job: self.id, body };
+        self.mind.take_in(&event);
+        self.log.push(event);
+    }
+
+    fn answer(&mut self, calls: &[(&str, Value)]) {
+        self.hear(answer(calls, 100));
+    }
+
+    fn next(&self) -> Effect {
+        self.mind.next(Timestamp::from_second(2_000_000).unwrap())
+    }
+
+    /// Does what is next, if it is to be written down or is a step that succeeds with an output.
+    fn go(&mut self, output: &str) -> &'static str {
+        match self.next() {
+            Effect::Record(bodies) => {
+                let kind = bodies[0].kind();
+                for body in bodies {
+                    self.hear(body);
+                }
+                kind
+            }
+            Effect::Perform { n, call } => {
+                self.hear(EventBody::StepStarted { n, call });
+                self.hear(finished(n, output));
+                "step"
+            }
+            Effect::Compact { draft, .. } => match draft.complete(None) {
+                Ok(compaction) => {
+                    self.hear(EventBody::ContextCompacted { compaction: Box::new(compaction) });
+                    "compact"
+                }
+                Err(_) => "cannot_shrink",
+            },
+            Effect::Ask(_) => "ask",
+            Effect::Wait => "wait",
+            Effect::Look { .. } => "look",
+            Effect::Finish(Ok(())) => "done",
+            Effect::Finish(Err(_)) => "failed",
+        }
+    }
+
+    /// Whoever hears the same log knows the same.
+    fn assert_resumes(&self) {
+        let mut other = TaskMind::new(self.mind.context_tokens, self.mind.budget);
+        self.log.iter().for_each(|event| other.take_in(event));
+        let now = Timestamp::from_second(2_000_000).unwrap();
+        assert_eq!(format!("{:?}", other.next(now)), format!("{:?}", self.next()));
+    }
+}
+
+fn spec() -> JobSpec {
+    JobSpec {
+        name: None,
+        work: Work::Task("Do it.".into()),
+        on_error: OnError::Continue,
+        priority: Priority(0),
+        image: DEFAULT_IMAGE.into(),
+        limits: Limits::default(),
+        network: NetworkPolicy::None,
+        isolation: IsolationLevel::Namespace,
+        nested_sandboxing: false,
+        secrets: Default::default(),
+        files: Vec::new(),
+        model: Some("local/x".into()),
+        budget: Budget::default(),
+        plan: Default::default(),
+    }
+}
+
+fn answer(calls: &[(&str, Value)], tokens: u64) -> EventBody {
+    let calls = calls.iter().enumerate().map(|(at, (name, arguments))| AnswerBlock::ToolCall {
+        id: format!("c{at}"),
+        name: (*name).into(),
+        arguments: arguments.to_string(),
+    });
+    EventBody::ModelAnswered {
+        answer: Box::new(ModelAnswer {
+            model: "local/x".into(),
+            blocks: calls.collect(),
+            stop: StopCause::ToolCalls,
+            usage: Usage { output: tokens, ..Usage::default() },
+            cost_usd: Some(0.25),
+            duration_ms: 1,
+        }),
+    }
+}
+
+fn finished(n: u32, output: &str) -> EventBody {
+    let outcome = StepOutcome {
+        status: StepStatus::Succeeded,
+        exit_code: Some(0),
+        signal: None,
+        stdout: String::new(),
+        stderr: String::new(),
+        output: output.into(),
+        output_bytes: output.len() as u64,
+        dropped_bytes: 0,
+        unkept_bytes: 0,
+        full_output: None,
+        error: None,
+        duration_ms: 5,
+    };
+    EventBody::StepFinished { n, outcome: Box::new(outcome) }
+}
+
+fn shell(command: &str) -> (&'static str, Value) {
+    ("shell", json!({ "command": command }))
+}
+
+#[test]
+fn calls_are_answered_in_order_and_then_the_model_is_asked() {
+    let mut job = Job::new(1_000_000, Budget::default());
+    assert_eq!(job.go(""), "ask");
+    job.answer(&[
+        ("plan", json!({ "steps": [{ "title": "x", "status": "pending" }] })),
+        shell("ls"),
+        ("nonsense", json!({})),
+        shell("pwd"),
+    ]);
+    let mut kinds = Vec::new();
+    while kinds.last() != Some(&"ask") {
+        job.assert_resumes();
+        kinds.push(job.go("ok"));
+    }
+    assert_eq!(kinds, ["plan.updated", "step", "tool.answered", "step", "ask"]);
+    let Effect::Ask(request) = job.next() else { panic!() };
+    let Some(Message::ToolResults(results)) = request.messages.last() else { panic!() };
+    let ids: Vec<&str> = results.iter().map(|result| &*result.call_id).collect();
+    assert_eq!(ids, ["c0", "c1", "c2", "c3"]);
+    assert!(results[2].failed && !results[3].failed);
+}
+
+#[test]
+fn a_step_that_runs_is_taken_up_under_its_number() {
+    let mut job = Job::new(1_000_000, Budget::default());
+    job.answer(&[shell("a"), shell("b")]);
+    job.go("ok");
+    let Effect::Perform { n: 2, call } = job.next() else { panic!() };
+    job.hear(EventBody::StepStarted { n: 2, call });
+    // Not even a pause or a budget leaves it alone.
+    job.hear(EventBody::Paused { by: "user".into() });
+    assert!(matches!(job.next(), Effect::Perform { n: 2, .. }));
+    job.assert_resumes();
+    job.hear(finished(2, "ok"));
+    assert_eq!(job.go(""), "wait");
+    job.hear(EventBody::Resumed { by: "user".into() });
+    assert_eq!(job.go(""), "ask");
+}
+
+#[test]
+fn a_lost_sandbox_begins_the_task_again_but_not_its_budget() {
+    let mut job = Job::new(1_000_000, Budget { usd: Some(0.5), ..Budget::default() });
+    job.answer(&[shell("a")]);
+    job.go("ok");
+    job.hear(EventBody::SandboxLost { reason: "gone".into() });
+    let Effect::Ask(request) = job.next() else { panic!() };
+    assert_eq!(request.messages.len(), 1);
+    job.answer(&[shell("a")]);
+    let Effect::Finish(Err(error)) = job.next() else { panic!() };
+    assert_eq!(error.code, "budget_exhausted");
+}
+
+#[test]
+fn messages_never_come_between_a_call_and_its_result() {
+    let mut job = Job::new(1_000_000, Budget::default());
+    job.answer(&[shell("a"), shell("b")]);
+    let message = |text: &str| EventBody::MessageReceived { by: "user".into(), text: text.into() };
+    job.hear(message("one"));
+    job.go("ok");
+    job.hear(message("two"));
+    job.go("ok");
+    let Effect::Ask(request) = job.next() else { panic!() };
+    let shape: Vec<&str> = request
+        .messages
+        .iter()
+        .map(|message| match message {
+            Message::User(_) => "user",
+            Message::Assistant(_) => "assistant",
+            Message::ToolResults(_) => "results",
+        })
+        .collect();
+    assert_eq!(shape, ["user", "assistant", "results", "user", "user"]);
+}
+
+#[test]
+fn a_question_waits_for_the_answer_and_resuming_goes_on_without_one() {
+    for (event, words) in [
+        (EventBody::MessageReceived { by: "user".into(), text: "yes".into() }, "answers: yes"),
+        (EventBody::Resumed { by: "user".into() }, "no answer"),
+    ] {
+        let mut job = Job::new(1_000_000, Budget::default());
+        job.answer(&[("ask_user", json!({ "question": "May I?" }))]);
+        assert_eq!(job.go(""), "question.asked");
+        assert_eq!(job.go(""), "wait");
+        job.assert_resumes();
+        let was_answer = event.kind() == "message.received";
+        job.hear(event);
+        if was_answer {
+            assert_eq!(job.go(""), "resumed");
+        }
+        let Effect::Ask(request) = job.next() else { panic!("{:?}", job.next()) };
+        let Some(Message::ToolResults(results)) = request.messages.last() else { panic!() };
+        assert!(results[0].text.contains(words), "{}", results[0].text);
+    }
+}
+
+#[test]
+fn a_plan_is_reviewed_until_it_is_approved() {
+    let reviewed = JobSpec { plan: PlanMode::Review, ..spec() };
+    let mind = TaskMind::new(1_000_000, Budget::default());
+    let mut job = Job { mind, log: Vec::new(), last_seq: 0, id: JobId::generate() };
+    job.hear(EventBody::Scheduled { spec: Box::new(reviewed) });
+    let plan = ("plan", json!({ "steps": [{ "title": "x", "status": "pending" }] }));
+    // Nothing is done before, but to look.
+    job.answer(&[shell("rm -rf ."), ("list_files", json!({}))]);
+    assert_eq!([job.go(""), job.go(""), job.go("")], ["tool.answered", "step", "ask"]);
+    job.answer(std::slice::from_ref(&plan));
+    assert_eq!([job.go(""), job.go("")], ["plan.updated", "wait"]);
+    // A wish is no approval: there is another plan.
+    let text = "Add tests.".into();
+    job.hear(EventBody::MessageReceived { by: "user".into(), text });
+    assert_eq!([job.go(""), job.go("")], ["resumed", "ask"]);
+    job.assert_resumes();
+    job.answer(&[plan]);
+    assert_eq!([job.go(""), job.go("")], ["plan.updated", "wait"]);
+    job.hear(EventBody::Resumed { by: "user".into() });
+    let Effect::Ask(request) = job.next() else { panic!() };
+    let Some(Message::User(words)) = request.messages.last() else { panic!() };
+    assert!(words.contains("I approve"), "{words}");
+    job.answer(&[shell("make")]);
+    assert_eq!(job.go("ok"), "step");
+    job.assert_resumes();
+}
+
+#[test]
+fn a_model_that_says_it_is_too_long_is_given_less() {
+    let mut job = Job::new(1_000_000, Budget::default());
+    for n in 0..20 {
+        job.answer(&[shell(&format!("echo {n}"))]);
+        job.go(&format!("output {n} ").repeat(400));
+    }
+    assert_eq!(job.go(""), "ask");
+    let mut sizes = vec![job.mind.context().tokens()];
+    for _ in 0..3 {
+        let error = JobError { code: "context_too_long".into(), message: String::new() };
+        job.hear(EventBody::ModelFailed { model: "local/x".into(), error, retry_in_ms: None });
+        assert_eq!(job.go(""), "compact");
+        assert_eq!(job.go(""), "ask");
+        sizes.push(job.mind.context().tokens());
+    }
+    assert!(sizes.is_sorted_by(|a, b| a * 9 >= b * 10), "{sizes:?}");
+}
+
+#[test]
+fn a_context_too_small_for_the_tools_is_a_clear_failure() {
+    let job = Job::new(1_000, Budget::default());
+    let Effect::Finish(Err(error)) = job.next() else { panic!() };
+    assert_eq!(error.code, "context_exhausted");
+}
+
+/// Five million tokens of history in a context of a hundred thousand.
+#[test]
+fn a_very_long_history_stays_within_the_limit() {
+    let mut job = Job::new(100_000, Budget::default());
+    let page = "The quick brown fox jumps over the lazy dog. ".repeat(690);
+    let mut total = 0;
+    let (mut compactions, mut most_units) = (0, 0);
+    for n in 0..800 {
+        job.answer(&[shell(&format!("cat part-{n}"))]);
+        assert_eq!(job.go(&format!("{n} {page}")), "step");
+        total += crate::tokens::count(&page);
+        loop {
+            match job.go("") {
+                "ask" => break,
+                "compact" => compactions += 1,
+                other => panic!("{other} at {n}"),
+            }
+        }
+        assert!(job.mind.context().tokens() < 80_000);
+        most_units = most_units.max(job.mind.context().units());
+        // Only the log grows, and it is not kept here.
+        job.log.clear();
+    }
+    assert!(total > 5_000_000, "{total}");
+    assert!(compactions > 10 && most_units < 400, "{compactions} {most_units}");
+}

@@ -1,0 +1,236 @@
+//! Each wire against the scripted server over real HTTP: whole answers, and every way to fail.
+
+mod scripted;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellglass_agent::model::catalogue::{Catalogue, CatalogueSettings, Price, ProviderSettings};
+use bellglass_agent::model::{
+    Image, Message, Model, ModelError, Request, Secret, ToolDefinition, ToolResult,
+};
+use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
+use scripted::{Reply, Said, Scripted};
+use serde_json::{Value, json};
+
+const WIRES: [Wire; 3] = [Wire::Chat, Wire::Responses, Wire::Messages];
+const KEY: &str = "sk-canary-0123456789";
+
+async fn model(server: &Scripted, wire: Wire) -> Arc<dyn Model> {
+    let key = Some(Secret::new(KEY));
+    let provider = ProviderSettings { base_url: server.base_url(), key, wire };
+    let price = Price { input: 1.0, output: 10.0, cached: Some(0.1), cache_written: None };
+    let settings = CatalogueSettings {
+        providers: BTreeMap::from([("local".into(), provider)]),
+        idle: Some(Duration::from_millis(300)),
+        prices: BTreeMap::from([("local/".into(), price)]),
+        ..CatalogueSettings::default()
+    };
+    Catalogue::new(settings).unwrap().line("local/default", "job").await.unwrap().remove(0)
+}
+
+fn request(messages: Vec<Message>) -> Request {
+    let tool = ToolDefinition {
+        name: "shell".into(),
+        description: "Runs a command.".into(),
+        parameters: json!({ "type": "object", "properties": {} }),
+    };
+    Request {
+        system: "Be good.".into(),
+        tools: [tool].into(),
+        messages: Arc::new(messages),
+        most_output: None,
+        conversation: "job".into(),
+    }
+}
+
+async fn ask(wire: Wire, reply: Reply) -> (Result<ModelAnswer, ModelError>, Scripted) {
+    let server = Scripted::start([reply]).await;
+    let model = model(&server, wire).await;
+    (model.ask(&request(vec![Message::User("Hello".into())])).await, server)
+}
+
+#[tokio::test]
+async fn a_whole_answer_comes_through_every_wire() {
+    for wire in WIRES {
+        let said = Said {
+            reasoning: Some("I should look around first.".into()),
+            text: "Let me see — schön.".into(),
+            calls: vec![],
+            usage: Some((1000, 600, 50)),
+        };
+        let said = said
+            .and_call("shell", json!({ "command": "ls -la /workspace" }))
+            .and_call("read_file", json!({ "path": "ünï.txt" }));
+        let (answer, server) = ask(wire, Reply::Say(said)).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.model, "local/scripted");
+        assert_eq!(answer.stop, StopCause::ToolCalls, "{wire:?}");
+        let usage = Usage { input: 1000, cached: 600, cache_written: 0, output: 50 };
+        assert_eq!(answer.usage, usage, "{wire:?}");
+        let cost = answer.cost_usd.unwrap();
+        assert!((cost - (400.0 + 60.0 + 500.0) / 1e6).abs() < 1e-12, "{wire:?} {cost}");
+        let [reasoning, text, first, second] = answer.blocks.as_slice() else {
+            panic!("{wire:?} {:?}", answer.blocks)
+        };
+        assert!(
+            matches!(reasoning, AnswerBlock::Reasoning { text, .. } if text == "I should look around first.")
+        );
+        assert_eq!(*text, AnswerBlock::Text { text: "Let me see — schön.".into() });
+        let call = |id: &str, name: &str, arguments: Value| AnswerBlock::ToolCall {
+            id: id.into(),
+            name: name.into(),
+            arguments: arguments.to_string(),
+        };
+        assert_eq!(*first, call("call_0", "shell", json!({ "command": "ls -la /workspace" })));
+        assert_eq!(*second, call("call_1", "read_file", json!({ "path": "ünï.txt" })));
+        let headers = server.asked()[0].headers.join("\n");
+        assert!(headers.contains(KEY), "{headers}");
+    }
+}
+
+#[tokio::test]
+async fn reasoning_results_and_pictures_go_back_as_each_provider_wants_them() {
+    for wire in WIRES {
+        let thought = Said {
+            reasoning: Some("hm".into()),
+            ..Said::call("shell", json!({ "command": "ls" }))
+        };
+        let server = Scripted::start([Reply::Say(thought), Reply::Say(Said::text("done"))]).await;
+        let model = model(&server, wire).await;
+        let mut messages = vec![Message::User("Hello".into())];
+        let answer = model.ask(&request(messages.clone())).await.unwrap();
+        messages.push(Message::Assistant(answer.blocks.into()));
+        messages.push(Message::ToolResults(vec![ToolResult {
+            call_id: "call_0".into(),
+            text: "a.txt".into(),
+            failed: true,
+            images: vec![Image { media_type: "image/png".into(), base64: "UE5H".into() }],
+        }]));
+        model.ask(&request(messages)).await.unwrap();
+        let asked = server.asked();
+        let (before, body) = (&asked[0].body, &asked[1].body);
+        let find =
+            |value: &Value, pointer: &str| value.pointer(pointer).cloned().unwrap_or_default();
+        let (list, expected) = match wire {
+            Wire::Chat => (
+                "messages",
+                vec![
+                    ("/messages/0/content", json!("Be good.")),
+                    ("/messages/2/reasoning_content", json!("hm")),
+                    ("/messages/2/tool_calls/0/id", json!("call_0")),
+                    ("/messages/3/tool_call_id", json!("call_0")),
+                    ("/messages/3/content", json!("a.txt")),
+                    ("/messages/4/content/0/image_url/url", json!("data:image/png;base64,UE5H")),
+                    ("/stream_options/include_usage", json!(true)),
+                ],
+            ),
+            Wire::Responses => (
+                "input",
+                vec![
+                    ("/instructions", json!("Be good.")),
+                    ("/store", json!(false)),
+                    ("/input/1/encrypted_content", json!("c2VhbGVk")),
+                    ("/input/2/call_id", json!("call_0")),
+                    ("/input/3/output/0/text", json!("a.txt")),
+                    ("/input/3/output/1/image_url", json!("data:image/png;base64,UE5H")),
+                    ("/prompt_cache_key", json!("job")),
+                ],
+            ),
+            Wire::Messages => (
+                "messages",
+                vec![
+                    ("/system/0/text", json!("Be good.")),
+                    ("/system/0/cache_control/type", json!("ephemeral")),
+                    (
+                        "/messages/1/content/0",
+                        json!({ "type": "thinking", "thinking": "hm", "signature": "c2ln" }),
+                    ),
+                    ("/messages/1/content/1/input", json!({ "command": "ls" })),
+                    ("/messages/2/content/0/is_error", json!(true)),
+                    ("/messages/2/content/0/content/1/source/data", json!("UE5H")),
+                    ("/messages/2/content/0/cache_control/type", json!("ephemeral")),
+                ],
+            ),
+        };
+        for (pointer, value) in expected {
+            assert_eq!(find(body, pointer), value, "{wire:?} {pointer} in {body:#}");
+        }
+        // Append-only: what was sent before is sent again, but for the marks of the cache.
+        let plain = |message: &Value| {
+            message.to_string().replace(r#""cache_control":{"type":"ephemeral"},"#, "")
+        };
+        let both = before[list].as_array().unwrap().iter().zip(body[list].as_array().unwrap());
+        both.for_each(|(old, new)| assert_eq!(plain(old), plain(new), "{wire:?}"));
+        assert_eq!(before["tools"], body["tools"]);
+    }
+}
+
+#[tokio::test]
+async fn every_failure_is_told_apart() {
+    let error = |message: &str| json!({ "error": { "type": "x", "message": message } }).to_string();
+    let fail =
+        |status: u16, message: &str| Reply::Fail { status, body: error(message), header: None };
+    for wire in WIRES {
+        for (reply, code, is_temporary) in [
+            (fail(429, "slow down"), "model_busy", true),
+            (fail(529, "overloaded"), "model_busy", true),
+            (fail(500, "oops"), "model_server_failed", true),
+            (fail(401, "wrong key"), "model_key_refused", false),
+            (fail(404, "no such model"), "model_refused", false),
+            (fail(400, "prompt is too long: 300000 tokens"), "context_too_long", false),
+            (
+                Reply::Fail { status: 502, body: "<html>".into(), header: None },
+                "model_server_failed",
+                true,
+            ),
+            (Reply::ErrorInside { kind: "overloaded_error", message: "busy" }, "model_busy", true),
+            (
+                Reply::ErrorInside { kind: "api_error", message: "broke" },
+                "model_server_failed",
+                true,
+            ),
+            (
+                Reply::Cut(Said::text("this will never be whole, however long it is")),
+                "model_answer_cut",
+                true,
+            ),
+            (Reply::Silence, "model_idle", true),
+        ] {
+            let (answer, _) = ask(wire, reply.clone()).await;
+            let error = answer.unwrap_err();
+            assert_eq!(
+                (error.code(), error.is_temporary()),
+                (code, is_temporary),
+                "{wire:?} {reply:?} {error}"
+            );
+        }
+    }
+    let (answer, _) = ask(Wire::Chat, Reply::NoChoices).await;
+    assert_eq!(answer.unwrap_err().code(), "model_answer_invalid");
+}
+
+#[tokio::test]
+async fn a_server_says_how_long_to_wait_and_repeats_no_key() {
+    let body = json!({ "error": { "message": format!("the key {KEY} is busy") } }).to_string();
+    let reply = Reply::Fail { status: 429, body, header: Some(("retry-after", "3")) };
+    let error = ask(Wire::Chat, reply).await.0.unwrap_err();
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
+    assert!(!error.to_string().contains(KEY), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_said_to_be_so() {
+    let server = Scripted::start([]).await;
+    let provider =
+        ProviderSettings { base_url: "http://127.0.0.1:1/v1".into(), key: None, wire: Wire::Chat };
+    let settings = CatalogueSettings {
+        providers: BTreeMap::from([("local".into(), provider)]),
+        ..CatalogueSettings::default()
+    };
+    drop(server);
+    let model = Catalogue::new(settings).unwrap().line("local/x", "job").await.unwrap().remove(0);
+    let error = model.ask(&request(vec![Message::User("Hello".into())])).await.unwrap_err();
+    assert_eq!(error.code(), "model_not_reached", "{error}");
+}

@@ -1,0 +1,355 @@
+//! Tasks: a scripted model over real HTTP drives the real worker and a real sandbox.
+
+use serde_json::{Value, json};
+
+use crate::scripted::{Reply, Said, Scripted};
+use crate::support::{Options, TestServer, archive, step, text};
+
+const KEY: &str = "sk-canary-3f9c0d1e7b";
+
+fn say(name: &str, arguments: Value) -> Reply {
+    Reply::Say(Said::call(name, arguments))
+}
+
+fn shell(command: &str) -> Reply {
+    say("shell", json!({ "command": command }))
+}
+
+fn finish() -> Reply {
+    Reply::Say(Said { usage: Some((500, 100, 20)), ..Said::finish("It is done.") })
+}
+
+/// A server whose tasks go to the scripted model by Chat Completions.
+fn server_with(model: &Scripted, config: &str) -> TestServer {
+    TestServer::with(Options {
+        config: config.to_owned().leak(),
+        environment: vec![("OPENAI_BASE_URL", model.base_url()), ("OPENAI_API_KEY", KEY.into())],
+        ..Options::default()
+    })
+}
+
+async fn run(
+    script: impl IntoIterator<Item = Reply>,
+    more: Value,
+) -> (Value, TestServer, Scripted) {
+    let model = Scripted::start(script).await;
+    let server = server_with(&model, "");
+    let mut body = json!({ "task": "Make a file." });
+    for (field, value) in more.as_object().into_iter().flatten() {
+        body[field] = value.clone();
+    }
+    let job = server.run(&body).await;
+    (job, server, model)
+}
+
+async fn events(server: &TestServer, job: &Value, kind: &str) -> Vec<Value> {
+    let log = server.log(text(job, "job_id")).await;
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.filter(|event| event["type"] == kind).collect()
+}
+
+#[tokio::test]
+async fn a_task_is_worked_on_and_its_files_are_handed_over() {
+    let plan = json!({ "steps": [
+        { "title": "write it", "status": "in_progress" },
+        { "title": "read it", "status": "pending" },
+    ] });
+    let both = Said::call("plan", plan)
+        .and_call("write_file", json!({ "path": "hello.txt", "content": "Hello!\n" }));
+    let both = Said {
+        reasoning: Some("Easy.".into()),
+        text: "I begin.".into(),
+        usage: Some((400, 0, 30)),
+        ..both
+    };
+    let script = [Reply::Say(both), shell("cat hello.txt"), finish()];
+    let (job, server, model) = run(script, json!({})).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    assert_eq!(job["spec"]["model"], "openai/default");
+    assert_eq!(job["summary"], "It is done.");
+    assert_eq!(job["plan"][0]["title"], "write it");
+    assert_eq!(step(&job, 1)["tool"], "write_file");
+    assert_eq!(step(&job, 2)["stdout"], "Hello!\n");
+    let usage = &job["usage"];
+    assert_eq!(
+        (&usage["model_calls"], &usage["input"], &usage["output"]),
+        (&json!(3), &json!(900), &json!(50))
+    );
+
+    let mut result = server.archive(text(&job, "job_id")).await;
+    assert_eq!(archive::text(&mut result, "hello.txt"), "Hello!\n");
+    let context: Value =
+        serde_json::from_str(&archive::text(&mut result, "context/current.json")).unwrap();
+    assert_eq!(context["messages"].as_array().unwrap().len(), 4);
+
+    // What the model was asked: everything before, word for word, and the results in their order.
+    let asked = model.asked();
+    assert_eq!(asked.len(), 3);
+    let last = asked[2].body["messages"].as_array().unwrap();
+    let roles: Vec<&str> = last.iter().map(|message| text(message, "role")).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool", "tool", "assistant", "tool"]);
+    assert!(text(&last[1], "content").starts_with("Make a file."));
+    assert_eq!(last[2]["reasoning_content"], "Easy.");
+    assert!(text(&last[6], "content").starts_with("Hello!\n[step 2 succeeded"), "{:#}", last[6]);
+    for pair in asked.windows(2) {
+        let [before, after] = pair else { unreachable!() };
+        let before = before.body["messages"].as_array().unwrap();
+        assert_eq!(before[..], after.body["messages"].as_array().unwrap()[..before.len()]);
+        assert_eq!(pair[0].body["tools"], pair[1].body["tools"]);
+    }
+}
+
+#[tokio::test]
+async fn every_wire_drives_a_task() {
+    for wire in ["chat", "responses", "messages"] {
+        let script = [shell("echo made > it.txt"), finish()];
+        let model = Scripted::start(script).await;
+        let config = format!("[model]\nbase_url = \"{}\"\nwire = \"{wire}\"\n", model.base_url());
+        let server = TestServer::with(Options { config: config.leak(), ..Options::default() });
+        let job = server.run(&json!({ "prompt": "Make it.", "model": "local/any" })).await;
+        assert_eq!(job["status"], "completed", "{wire} {:#}", job["error"]);
+        let mut result = server.archive(text(&job, "job_id")).await;
+        assert_eq!(archive::text(&mut result, "it.txt"), "made\n", "{wire}");
+        assert_eq!(model.asked()[0].body["model"], "any");
+    }
+}
+
+#[tokio::test]
+async fn keys_are_nowhere_but_in_requests() {
+    let look = "env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; \
+                grep -rs 'canary-3f9c' /etc /tmp /home /run /var /workspace /dev/shm; true";
+    let refusal = json!({ "error": { "message": format!("the key {KEY} is tired") } }).to_string();
+    let refusal = Reply::Fail { status: 503, body: refusal, header: Some(("retry-after-ms", "1")) };
+    let (job, server, model) = run([refusal, shell(look), finish()], json!({})).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    assert!(model.asked()[0].headers.iter().any(|line| line.contains(KEY)));
+    let seen = text(step(&job, 1), "stdout");
+    assert!(seen.contains("HOME=/home/agent"), "{seen}");
+    let found = seen.replace("grep -rs 'canary-3f9c'", "");
+    assert!(!found.contains("canary-3f9c"), "{found}");
+
+    let id = text(&job, "job_id");
+    assert!(!server.log(id).await.contains(KEY));
+    let mut result = server.archive(id).await;
+    for name in archive::names(&result) {
+        let content = archive::content(&mut result, &name);
+        assert!(!String::from_utf8_lossy(&content).contains(KEY), "{name}");
+    }
+    let mut folders = vec![server.folder().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            } else if let Ok(content) = std::fs::read(entry.path()) {
+                let holds = content.windows(KEY.len()).any(|bytes| bytes == KEY.as_bytes());
+                assert!(!holds, "{}", entry.path().display());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_killed_server_goes_on_with_the_same_step_and_repeats_nothing() {
+    let wait = "echo one >> count; echo waiting; until [ -e go ]; do sleep 0.02; done; echo went";
+    let script = [
+        shell(wait),
+        // Asked, and then the server dies before the answer.
+        Reply::SayLater(Said::call("shell", json!({ "command": "echo lost >> count" }))),
+        shell("echo two >> count"),
+        finish(),
+    ];
+    let model = Scripted::start(script).await;
+    let mut server = server_with(&model, "");
+    let id = server.submit(&json!({ "task": "Count." })).await;
+    server.wait_for_step(&id, "step.output", 1).await;
+    server.kill();
+    server.start_again();
+    server.events(&id).await.until(|event| event["generation"] == 2).await;
+    while server.put_file(&id, "go", "").await.status() != 204 {
+        tokio::task::yield_now().await;
+    }
+    model.asked_times(2).await;
+    server.kill();
+    model.go_on();
+    server.start_again();
+    let job = server.wait_for_end(&id).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    assert!(text(step(&job, 1), "stdout").ends_with("went\n"));
+    let mut result = server.archive(&id).await;
+    assert_eq!(archive::text(&mut result, "count"), "one\ntwo\n");
+    assert_eq!(events(&server, &job, "step.started").await.len(), 2);
+    assert_eq!((model.asked().len(), model.left()), (4, 0));
+    // The question that was asked twice was the same one.
+    let asked = model.asked();
+    assert_eq!(asked[1].body, asked[2].body);
+}
+
+#[tokio::test]
+async fn a_model_that_misbehaves_is_asked_again_and_told_what_is_wrong() {
+    let soon = Some(("retry-after-ms", "1"));
+    let script = [
+        Reply::Fail { status: 429, body: "{}".into(), header: soon },
+        Reply::Cut(Said::text("I was about to say something of importance, but")),
+        Reply::Say(Said {
+            calls: vec![("shell".into(), "{\"command\": \"ec".into())],
+            ..Said::default()
+        }),
+        say("teleport", json!({ "to": "the moon" })),
+        Reply::Say(Said::text("")),
+        shell("echo fine > fine.txt"),
+        finish(),
+    ];
+    let (job, server, model) = run(script, json!({})).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    let failures = events(&server, &job, "model.failed").await;
+    let codes: Vec<&str> = failures.iter().map(|event| text(&event["error"], "code")).collect();
+    assert_eq!(codes, ["model_busy", "model_answer_cut"]);
+    let answers = events(&server, &job, "tool.answered").await;
+    assert!(text(&answers[0], "output").contains("not valid JSON"));
+    assert!(text(&answers[1], "output").contains("no tool named `teleport`"));
+    assert_eq!(events(&server, &job, "model.nudged").await.len(), 1);
+    assert_eq!(job["steps"].as_array().unwrap().len(), 1);
+    assert_eq!(model.left(), 0);
+}
+
+#[tokio::test]
+async fn a_model_that_refuses_ends_the_task_or_leaves_it_to_the_fallback() {
+    let refusal = || Reply::Fail {
+        status: 401,
+        body: json!({ "error": { "message": "no such key" } }).to_string(),
+        header: None,
+    };
+    let (job, ..) = run([refusal()], json!({})).await;
+    assert_eq!(job["status"], "failed");
+    assert_eq!(job["error"]["code"], "model_key_refused");
+
+    let first = Scripted::start([refusal()]).await;
+    let second = Scripted::start([shell("true"), finish()]).await;
+    let config = format!(
+        "[model]\ndefault = \"openai/a\"\nfallback = \"local/b\"\nbase_url = \"{}\"\n",
+        second.base_url()
+    );
+    let server = server_with(&first, &config);
+    let job = server.run(&json!({ "task": "Do it." })).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    // The one that refused is not asked at every turn.
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 2));
+    let answers = events(&server, &job, "model.answered").await;
+    assert!(answers.iter().all(|event| event["answer"]["model"] == "local/b"));
+}
+
+#[tokio::test]
+async fn budgets_are_hard_and_the_work_is_kept() {
+    let usage = Some((1000, 0, 100));
+    let write = |n: usize| {
+        let said = Said::call(
+            "shell",
+            json!({ "command": format!("echo {n} > {n}.txt; head -c 1000 /dev/zero") }),
+        );
+        Reply::Say(Said { usage, ..said })
+    };
+    let config = "[model.prices]\n\"openai/\" = { input = 1000, output = 0 }\n";
+    for (budget, files) in [
+        (json!({ "steps": 2 }), 2),
+        (json!({ "tokens": 2200 }), 1),
+        (json!({ "usd": 1.5 }), 1),
+        (json!({ "output": 1500 }), 2),
+        (json!({ "time": "1ms" }), 0),
+    ] {
+        let model = Scripted::start((1..10).map(write)).await;
+        let server = server_with(&model, config);
+        let job = server.run(&json!({ "task": "Write.", "budget": budget })).await;
+        assert_eq!(job["status"], "failed", "{budget}");
+        assert_eq!(job["error"]["code"], "budget_exhausted", "{budget} {:#}", job["error"]);
+        assert_eq!(job["steps"].as_array().unwrap().len(), files, "{budget}");
+        let result = server.archive(text(&job, "job_id")).await;
+        let kept = archive::names(&result).iter().filter(|name| name.ends_with(".txt")).count();
+        assert_eq!(kept, files, "{budget}");
+    }
+}
+
+#[tokio::test]
+async fn a_budget_that_cannot_be_kept_is_refused() {
+    let model = Scripted::start([]).await;
+    let server = server_with(&model, "");
+    let body = json!({ "task": "x", "budget": { "usd": 1 } }).to_string();
+    let problem: Value = server.post("/schedule", body).await.json().await.unwrap();
+    assert_eq!(
+        (text(&problem, "code"), text(&problem, "pointer")),
+        ("invalid_request", "budget.usd")
+    );
+    let body = json!({ "task": "x", "model": "anthropic/claude" }).to_string();
+    let problem: Value = server.post("/schedule", body).await.json().await.unwrap();
+    assert!(text(&problem, "detail").contains("ANTHROPIC_API_KEY"), "{problem:#}");
+}
+
+#[tokio::test]
+async fn going_round_in_circles_ends_after_one_warning() {
+    let script: Vec<Reply> = (0..20).map(|_| shell("echo again")).collect();
+    let (job, server, _) = run(script, json!({})).await;
+    assert_eq!(job["status"], "failed");
+    assert_eq!(job["error"]["code"], "stuck", "{:#}", job["error"]);
+    // The steps differ in their numbers and times alone, which is no progress.
+    assert_eq!(job["steps"].as_array().unwrap().len(), 8);
+    assert_eq!(events(&server, &job, "model.nudged").await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_impossible_task_says_why() {
+    let end = json!({ "outcome": "impossible", "summary": "There is no moon." });
+    let (job, ..) = run([say("finish", end)], json!({})).await;
+    assert_eq!(job["status"], "failed");
+    assert_eq!(job["error"], json!({ "code": "task_impossible", "message": "There is no moon." }));
+}
+
+#[tokio::test]
+async fn a_long_conversation_is_made_smaller_and_nothing_is_lost() {
+    let mut script = vec![shell("echo the secret word is xylophone; seq 1 3000")];
+    script.extend((0..6).map(|n| shell(&format!("echo part {n}; seq {n}000 {}500", n + 2))));
+    script.push(Reply::Say(Said::text("summary: we counted")));
+    script.extend((7..9).map(|n| shell(&format!("echo part {n}; seq {n}000 {}500", n + 2))));
+    let model = Scripted::start(script).await;
+    let server = server_with(&model, "[model]\ncontext_tokens = 40000\n");
+    let id = server.submit(&json!({ "task": "Count for long." })).await;
+    let ended = server.wait_for_end(&id).await;
+    // The script ends somewhere; what matters is what happened before.
+    let compacted = events(&server, &ended, "context.compacted").await;
+    assert!(!compacted.is_empty());
+    for event in &compacted {
+        let (before, after) =
+            (&event["compaction"]["tokens_before"], &event["compaction"]["tokens_after"]);
+        assert!(after.as_u64().unwrap() * 10 <= before.as_u64().unwrap() * 9, "{event:#}");
+    }
+    let largest = model.asked().iter().map(|asked| asked.body.to_string().len()).max().unwrap();
+    assert!(largest < 40_000 * 4, "{largest}");
+    assert!(server.data().join("artifacts/jobs").join(&id).join("context").exists());
+}
+
+#[tokio::test]
+async fn the_history_can_be_searched_and_read_again() {
+    let model = Scripted::start([
+        shell("echo the secret word is xylophone; seq 1 20000"),
+        say("recall", json!({ "query": "secret word" })),
+        say("read_output", json!({ "step": 1, "offset": 10000, "limit": 2 })),
+        say("read_history", json!({ "from": 1, "to": 3 })),
+        // What is short is nowhere but in the log.
+        shell("echo short words; echo more >&2"),
+        say("read_output", json!({ "step": 2 })),
+        say("read_output", json!({ "step": 3 })),
+        finish(),
+    ])
+    .await;
+    let server = server_with(&model, "");
+    let job = server.run(&json!({ "task": "Remember." })).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    let answers = events(&server, &job, "tool.answered").await;
+    let outputs: Vec<&str> = answers.iter().map(|event| text(event, "output")).collect();
+    assert!(outputs[0].contains("xylophone"), "{}", outputs[0]);
+    assert_eq!(outputs[1], "9999\n10000\n[lines 10000 to 10001 of 20001]");
+    assert!(outputs[2].starts_with("[entry 1] the task: Remember."), "{}", outputs[2]);
+    assert_eq!(outputs[3], "short words\nmore\n[lines 1 to 2 of 2]");
+    assert_eq!(outputs[4], "there is no step 3 so far");
+    let shown = text(&model.asked()[1].body["messages"][3], "content").to_owned();
+    assert!(shown.contains("read_output with step 1") && shown.len() < 40_000, "{}", shown.len());
+}

@@ -1,0 +1,132 @@
+//! `POST /jobs/{id}/pause`, `/resume` and `/messages`: what a user may want of a job that runs.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::Work;
+use bellglass_protocol::request::RequestError;
+use bellglass_protocol::view::JobStatus;
+use bellglass_store::{Steering, StoreError};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::schedule::must_be_json;
+use crate::SharedServer;
+use crate::extract::{JobPath, read_body};
+use crate::links;
+use crate::problem::{ApiError, Problem};
+
+/// Where the job stands after the wish was recorded.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Steered {
+    job_id: JobId,
+    /// The same as `job_id`.
+    task_id: JobId,
+    status: JobStatus,
+    status_url: String,
+}
+
+/// What to say to the model.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewMessage {
+    /// A correction, a wish, or the answer to a question of the model's.
+    #[schema(min_length = 1)]
+    text: String,
+}
+
+/// Let a job do nothing more after what is under way
+///
+/// Its sandbox and its place among the running jobs stay its own. Its time limit stands still.
+#[utoipa::path(
+    post, path = "/jobs/{id}/pause", operation_id = "pause_job", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The job is paused, or was before.", body = Steered),
+        (status = 400, description = "Not a job id.", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such job.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The job has ended, or nobody works on it yet.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn pause(
+    State(server): State<SharedServer>,
+    JobPath(job): JobPath,
+) -> Result<Json<Steered>, ApiError> {
+    steer(&server, job, Steering::Pause).await
+}
+
+/// Let a paused job go on
+///
+/// If it waits for an answer, it goes on without one.
+#[utoipa::path(
+    post, path = "/jobs/{id}/resume", operation_id = "resume_job", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The job goes on, or was not paused.", body = Steered),
+        (status = 400, description = "Not a job id.", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such job.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The job has ended.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn resume(
+    State(server): State<SharedServer>,
+    JobPath(job): JobPath,
+) -> Result<Json<Steered>, ApiError> {
+    steer(&server, job, Steering::Resume).await
+}
+
+/// Say something to the model that works on a task
+///
+/// The model hears it before its next answer. If it has asked a question, this is the answer.
+#[utoipa::path(
+    post, path = "/jobs/{id}/messages", operation_id = "send_message", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job")),
+    request_body(content = NewMessage, content_type = "application/json"),
+    responses(
+        (status = 200, description = "The message is recorded.", body = Steered),
+        (status = 400, description = "Not a job id, or the body is not JSON.", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such job.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The job has ended.", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "The body is too large.", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not declared as JSON.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The message is empty or too long, or the job has no model.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn message(
+    State(server): State<SharedServer>,
+    JobPath(job): JobPath,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Steered>, ApiError> {
+    must_be_json(&headers)?;
+    let body = read_body(&headers, body, server.app.settings.body_limit).await?;
+    let value: serde_json::Value = serde_json::from_slice(&body)
+        .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
+    let invalid = |message: String| RequestError::InvalidField { pointer: "text".into(), message };
+    let NewMessage { text } =
+        serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
+    if text.trim().is_empty() || text.len() > LONGEST {
+        return Err(invalid("`text` must not be empty, nor longer than 256 KiB".into()).into());
+    }
+    if let Work::Steps(_) = server.app.store.job(job).await?.spec.work {
+        return Err(invalid("a job with `steps` has no model that could hear it".into()).into());
+    }
+    steer(&server, job, Steering::Message(text)).await
+}
+
+const LONGEST: usize = 256 << 10;
+
+async fn steer(
+    server: &SharedServer,
+    job: JobId,
+    wish: Steering,
+) -> Result<Json<Steered>, ApiError> {
+    let status = match server.app.store.steer(job, wish, "user").await {
+        Err(StoreError::JobEnded) => return Err(ApiError::JobOver),
+        Err(StoreError::NotStarted) => return Err(ApiError::NotWorkedOn),
+        other => other?,
+    };
+    Ok(Json(Steered { job_id: job, task_id: job, status, status_url: links::status_url(job) }))
+}

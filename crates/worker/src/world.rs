@@ -1,0 +1,146 @@
+//! What a job's mind works on: the job's log in the store, its sandbox, its artifacts, and the
+//! reasons to stop.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+
+use async_trait::async_trait;
+use bellglass_agent::World;
+use bellglass_agent::context::Context;
+use bellglass_protocol::event::{Event, EventBody};
+use bellglass_protocol::step::StepOutcome;
+use bellglass_protocol::tool::ToolCall;
+use bellglass_store::Change;
+use bellglass_store::artifacts::ArtifactKey;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::clock::Clock;
+use crate::hands::{HandsError, SandboxHands};
+
+pub(crate) struct JobWorld<'a> {
+    hands: SandboxHands<'a>,
+    changes: broadcast::Receiver<Change>,
+    clock: &'a mut Clock,
+    /// Under which number each step's end stands in the log, as far as the mind has heard of it.
+    ends: BTreeMap<u32, u64>,
+}
+
+/// Events in one page.
+const PAGE: u32 = 200;
+
+/// The most of a step's output that is looked through when a model wants lines of it.
+const MOST_OUTPUT: u64 = 16 << 20;
+
+#[async_trait]
+impl World for JobWorld<'_> {
+    type Stop = HandsError;
+
+    async fn events_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
+        let log = &self.hands.log;
+        let page = log.store.events_after(log.job, seq, PAGE).await?;
+        let events: Vec<Event> = page.into_iter().map(|sealed| sealed.event).collect();
+        for event in &events {
+            match &event.body {
+                EventBody::StepFinished { n, .. } => _ = self.ends.insert(*n, event.seq),
+                EventBody::SandboxLost { .. } => self.ends.clear(),
+                _ => {}
+            }
+        }
+        Ok(events)
+    }
+
+    async fn record(&mut self, bodies: Vec<EventBody>) -> Result<(), HandsError> {
+        Ok(self.hands.log.append(bodies).await?)
+    }
+
+    async fn perform(&mut self, n: u32, call: ToolCall) -> Result<(), HandsError> {
+        self.hands.perform(n, call).await
+    }
+
+    async fn step_output(&mut self, n: u32) -> Result<Option<String>, HandsError> {
+        let Some(outcome) = self.outcome(n).await? else { return Ok(None) };
+        if outcome.full_output.is_none() {
+            let both = outcome.stdout + &outcome.stderr;
+            return Ok(Some(if both.is_empty() { outcome.output } else { both }));
+        }
+        let key = ArtifactKey::step_output(self.hands.log.job, n);
+        let disk = |error: &dyn std::fmt::Display| HandsError::Disk(error.to_string());
+        let found = self.hands.artifacts.get(&key, Some(0..MOST_OUTPUT)).await;
+        let mut body = found.map_err(|error| disk(&error))?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = body.stream.next().await {
+            bytes.extend_from_slice(&piece.map_err(|error| disk(&error))?);
+        }
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    async fn wait_for_event(&mut self, after: u64) -> Result<(), HandsError> {
+        self.clock.stand_still();
+        let job = self.hands.log.job;
+        let news = async {
+            loop {
+                match self.changes.recv().await {
+                    Ok(change) if change.job == job && change.seq > after => return,
+                    Ok(_) => {}
+                    // Something was missed, so the log is looked at again.
+                    Err(RecvError::Lagged(_)) => return,
+                    Err(RecvError::Closed) => std::future::pending().await,
+                }
+            }
+        };
+        tokio::select! {
+            () = news => {}
+            reason = self.hands.stop.stopped() => return Err(HandsError::Stopped(reason)),
+        }
+        self.clock.go_on();
+        Ok(())
+    }
+
+    async fn keep_context(&mut self, context: &Context, seq: u64) -> Result<(), HandsError> {
+        let key = ArtifactKey::context_at(self.hands.log.job, seq);
+        self.keep(&key, context).await
+    }
+
+    async fn stopped(&self) -> HandsError {
+        HandsError::Stopped(self.hands.stop.stopped().await)
+    }
+
+    fn chance(&mut self) -> f64 {
+        RandomState::new().hash_one(0) as f64 / u64::MAX as f64
+    }
+}
+
+impl<'a> JobWorld<'a> {
+    pub(crate) fn new(
+        hands: SandboxHands<'a>,
+        changes: broadcast::Receiver<Change>,
+        clock: &'a mut Clock,
+    ) -> Self {
+        Self { hands, changes, clock, ends: BTreeMap::new() }
+    }
+
+    /// How a step ended. Read from the log, since nobody else holds the texts of steps.
+    async fn outcome(&self, n: u32) -> Result<Option<StepOutcome>, HandsError> {
+        let Some(seq) = self.ends.get(&n) else { return Ok(None) };
+        let log = &self.hands.log;
+        let page = log.store.events_after(log.job, seq - 1, 1).await?;
+        Ok(page.into_iter().find_map(|sealed| match sealed.event.body {
+            EventBody::StepFinished { outcome, .. } => Some(*outcome),
+            _ => None,
+        }))
+    }
+
+    /// Keeps the conversation as it stands at the end.
+    pub(crate) async fn keep_last_context(&self, context: &Context) -> Result<(), HandsError> {
+        self.keep(&ArtifactKey::context(self.hands.log.job), context).await
+    }
+
+    async fn keep(&self, key: &ArtifactKey, context: &Context) -> Result<(), HandsError> {
+        let text = serde_json::to_vec_pretty(&context.to_json()).unwrap_or_default();
+        let kept = self.hands.artifacts.put(key, Bytes::from(text)).await;
+        kept.map_err(|error| HandsError::Disk(error.to_string()))
+    }
+}
