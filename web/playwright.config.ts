@@ -26,7 +26,7 @@ export default defineConfig({
       // Chromium cannot build its own sandbox as root; what it loads here is only our page.
       args: process.getuid?.() === 0 ? ["--no-sandbox"] : [],
     },
-    trace: "retain-on-failure",
+    screenshot: "only-on-failure",
   },
   projects: [
     { name: "unit", testDir: "tests/unit" },

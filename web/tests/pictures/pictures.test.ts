@@ -4,8 +4,21 @@ import { mkdirSync } from "node:fs";
 import { readFile, writeFile } from "node:fs/promises";
 import { resolve } from "node:path";
 import type { Page } from "@playwright/test";
-import { expect, test } from "../fixtures";
-import type { Server } from "../server";
+import { expect, test as base } from "../fixtures";
+import { Server } from "../server";
+
+/** A server that plays the examples' recordings in place of a model. */
+const test = base.extend<object, { server: Server }>({
+  server: [
+    async ({}, use) => {
+      const recordings = resolve(import.meta.dirname, "../../../examples/recordings");
+      const server = await Server.start({ BELLGLASS_RECORDINGS: recordings }, '[model]\ndefault = "replay/fix-failing-test"\n');
+      await use(server);
+      await server.remove();
+    },
+    { scope: "worker" },
+  ],
+});
 
 const folder = resolve(import.meta.dirname, "../../../docs/img");
 const WIDTHS = { wide: { width: 1200, height: 760 }, phone: { width: 390, height: 760 } };
@@ -25,7 +38,7 @@ async function shoot(page: Page, name: string): Promise<void> {
   await writeFile(resolve(folder, `${name}.webp`), Buffer.from(data, "base64"));
 }
 
-async function story(server: Server): Promise<{ running: string; reaching: string }> {
+async function story(server: Server): Promise<{ running: string; reaching: string; task: string }> {
   const failing = await server.schedule({ name: "Flaky migration", on_error: "stop", steps: [{ tool: "shell", command: "echo 'migrating…'; exit 3" }, { tool: "shell", command: "echo never" }] });
   const hello = await server.schedule(await example("hello"));
   const todo = await server.schedule(await example("todo-app"));
@@ -34,7 +47,8 @@ async function story(server: Server): Promise<{ running: string; reaching: strin
     network: { allow: ["*.invalid:443"] },
     steps: [{ tool: "shell", command: "for host in files.invalid api.invalid metadata.internal 169.254.169.254; do curl -sS --max-time 4 https://$host/ 2>&1 || true; done" }],
   });
-  for (const id of [failing, hello, todo, reaching]) await server.ended(id);
+  const task = await server.schedule(await example("fix-failing-test"));
+  for (const id of [failing, hello, todo, reaching, task]) await server.ended(id);
   const running = await server.schedule({
     name: "Count primes",
     steps: [
@@ -44,12 +58,12 @@ async function story(server: Server): Promise<{ running: string; reaching: strin
       { tool: "shell", command: "ls -la" },
     ],
   });
-  return { running, reaching };
+  return { running, reaching, task };
 }
 
 test("pictures", async ({ page, server }) => {
   test.setTimeout(240_000);
-  const { running, reaching } = await story(server);
+  const { running, reaching, task } = await story(server);
   for (const [width, size] of Object.entries(WIDTHS)) {
     await page.setViewportSize(size);
     for (const theme of THEMES) {
@@ -71,6 +85,13 @@ test("pictures", async ({ page, server }) => {
     }
   }
   await page.setViewportSize(WIDTHS.wide);
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.goto(`${server.url}/watch/${task}`);
+  await page.locator("[data-path='basket.py']").click();
+  await expect(page.locator("[data-file] .h-keyword").first()).toBeVisible();
+  await expect(page.locator("[data-kind='summary']")).toBeAttached();
+  await page.locator("[data-kind='plan']").evaluate((element) => element.scrollIntoView({ block: "start" }));
+  await shoot(page, "task-wide-light");
   await page.emulateMedia({ colorScheme: "dark" });
   await page.goto(`${server.url}/watch/${reaching}#network`);
   await expect(page.locator("[data-host='api.invalid']")).toBeVisible();

@@ -9,5 +9,6 @@ mod guard;
 mod harness;
 mod jobs;
 mod operations;
+mod page;
 mod results;
 mod schedule;
