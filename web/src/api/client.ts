@@ -63,9 +63,9 @@ export async function listJobs(filter: Filter): Promise<{ jobs: ListedJob[]; mor
   return { jobs, more: next !== null };
 }
 
-/** Whether there is such a job, and one that this browser may see. */
-export async function findJob(id: string): Promise<void> {
-  await client.GET("/status/{id}", { params: { path: { id } } });
+/** Where a job stands, if there is such a job and this browser may see it. */
+export async function getStatus(id: string): Promise<JobStatus> {
+  return must(await client.GET("/status/{id}", { params: { path: { id } } })).status;
 }
 
 export async function schedule(request: JobRequest): Promise<string> {

@@ -1,10 +1,10 @@
 // One job as it happens: follows its event log to the end, missing nothing, whatever happens to the
 // connection or the server meanwhile. What is shown is only ever what the log says.
 
-import { findJob } from "../api/client";
+import { getStatus } from "../api/client";
 import { asProblem, type Problem } from "../api/problem";
 import { openStream, type Stream, type StreamState } from "../api/stream";
-import type { JobEvent } from "../api/types";
+import { hasEnded, type JobEvent } from "../api/types";
 import { apply, begin, type JobView } from "./fold";
 
 /** One line of the log as it came, for whoever wants to see it raw. */
@@ -22,6 +22,9 @@ export class LiveJob {
   /** The raw log. Not looked at line by line, so that a long one costs little; see `lineCount`. */
   readonly lines: LogLine[] = [];
   lineCount = $state(0);
+
+  /** The job had ended before the page was opened. */
+  wasOver = false;
 
   readonly id: string;
   #stream: Stream | undefined;
@@ -51,7 +54,8 @@ export class LiveJob {
   /** An event stream cannot say why it is refused, so that is asked beside it. */
   async #mayFollow(): Promise<boolean> {
     try {
-      await findJob(this.id);
+      const status = await getStatus(this.id);
+      if (!this.view) this.wasOver = hasEnded(status);
       return true;
     } catch (thrown) {
       const problem = asProblem(thrown);

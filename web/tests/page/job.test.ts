@@ -70,6 +70,23 @@ test("a file of a running job is deleted when that is confirmed", async ({ page,
   await server.call("POST", `/jobs/${id}/cancel`);
 });
 
+test("the newest is kept in sight until somebody scrolls up", async ({ page, server }) => {
+  const long = Array.from({ length: 6 }, () => ({ tool: "shell", command: "seq 1 15" }));
+  const id = await server.schedule({ steps: [...long, ...patient("").steps] });
+  await page.goto(`${server.url}/watch/${id}`);
+  const story = page.getByRole("region", { name: "Timeline" });
+  await expect(page.locator("[data-output='8']")).toContainText("tick");
+  await expect(page.locator("[data-step='8']")).toBeInViewport();
+  await story.evaluate((element) => element.scrollTo(0, 100));
+  await fetch(`${server.url}/jobs/${id}/files/enough.txt`, { method: "PUT", body: "x" });
+  await expect(header(page)).toContainText("Completed");
+  await expect(page.locator("[data-step='1']")).toBeInViewport();
+  // A job that is over is read from its beginning.
+  await page.reload();
+  await expect(page.locator("[data-output='9']")).toContainText("last");
+  await expect(page.locator("[data-step='1']")).toBeInViewport();
+});
+
 test("a job is cancelled, and can be run again", async ({ page, server }) => {
   const id = await server.schedule(patient("unwanted"));
   await page.goto(`${server.url}/watch/${id}`);

@@ -29,7 +29,7 @@ test("a task runs from one click to its summary", async ({ page }) => {
     await expect(page.locator("main header [data-status='completed']").first()).toBeVisible();
     await expect(page.locator("[data-kind='summary']")).toBeVisible();
     const plan = page.locator("[data-kind='plan'] li");
-    await expect(plan.first()).toHaveText(/^done: /);
+    await expect(plan.first()).toHaveText(/^done:/);
     expect(await plan.count()).toBeGreaterThan(1);
     await expect(page.getByLabel("Message to the model")).toHaveCount(0);
     await expectAccessible(page);
