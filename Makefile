@@ -26,6 +26,7 @@ test: ## Format, lints, licences and all tests
 	$(MAKE) --no-print-directory lint
 	$(CARGO) nextest run --workspace --locked --no-run --cargo-quiet
 	target/debug/bellglass image build
+	target/debug/bellglass image build desktop
 	bench/run.sh --smoke
 	FUZZ_SECONDS=2 scripts/fuzz.sh
 	scripts/page.sh test
@@ -46,8 +47,9 @@ page: ## Build the web page
 build: page ## Build the release binary
 	$(CARGO) build --release --locked
 
-image: build ## Build the sandbox image
+image: build ## Build the sandbox images
 	$(binary) image build
+	$(binary) image build desktop
 
 bench: build image ## Measure, each figure beside its peers
 	@scripts/setup.sh bench

@@ -68,7 +68,7 @@ fn answer(turn: u64) -> (EventBody, ToolCall) {
         cost_usd: None,
         duration_ms: 1,
     };
-    let call = Shell { command, cwd: None, env: Default::default(), timeout: None };
+    let call = Shell { command, ..Default::default() };
     (EventBody::ModelAnswered { answer: Box::new(answer) }, ToolCall::Shell(call))
 }
 
@@ -85,6 +85,7 @@ fn finished(turn: u64) -> EventBody {
         dropped_bytes: 0,
         unkept_bytes: 0,
         full_output: None,
+        attachments: Vec::new(),
         error: None,
         duration_ms: 5,
     };

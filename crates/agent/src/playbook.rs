@@ -77,7 +77,7 @@ mod tests {
 
     fn shell(command: &str) -> ToolCall {
         let command = command.into();
-        ToolCall::Shell(Shell { command, cwd: None, env: Default::default(), timeout: None })
+        ToolCall::Shell(Shell { command, ..Default::default() })
     }
 
     fn event(body: EventBody) -> Event {
@@ -96,6 +96,7 @@ mod tests {
             dropped_bytes: 0,
             unkept_bytes: 0,
             full_output: None,
+            attachments: Vec::new(),
             error: None,
             duration_ms: 0,
         };

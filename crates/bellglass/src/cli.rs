@@ -201,8 +201,11 @@ pub(crate) struct Jobs {
 pub(crate) enum Image {
     /// Build an image, or find it already built
     Build {
-        /// A recipe of your own [default: the base image's]
-        #[arg(long, value_name = "FILE")]
+        /// Which image: `base`, or `desktop` for jobs with a screen
+        #[arg(default_value = "base")]
+        name: String,
+        /// A recipe of your own instead
+        #[arg(long, value_name = "FILE", conflicts_with = "name")]
         recipe: Option<PathBuf>,
         /// Build again even if it is there
         #[arg(long)]

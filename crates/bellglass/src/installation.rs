@@ -1,6 +1,6 @@
 //! The parts of Bellglass on this machine, opened and put together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -141,16 +141,38 @@ fn backends(
     images: &Arc<BuiltImages>,
 ) -> Result<(Backends, Option<Arc<WarmPool>>), BackendError> {
     let namespace: Arc<dyn Backend> = Arc::new(NamespaceBackend::new(data.join("sandboxes"))?);
-    let gvisor = GvisorBackend::new(data.join("gvisor-sandboxes"), &settings.runsc)?;
     // Where every job is to have more than this level, nobody would take them.
     let warm = settings.warm.as_ref();
     let warm = warm.filter(|warm| warm.size.max > 0 && settings.isolation == namespace.level());
     let pool = warm.map(|warm| Arc::new(keep_ready(namespace.clone(), warm, images)));
     let namespace = pool.clone().map_or(namespace, |pool| pool);
-    let backends = Backends::new(namespace, "`bellglass doctor` says what is missing")
+    Ok((with_gvisor(namespace, data, settings)?, pool))
+}
+
+/// Removes the sandboxes of another data folder that are not in `keep`.
+pub(crate) async fn sweep_all(
+    data: &Path,
+    settings: &SandboxSettings,
+    keep: &HashSet<SandboxName>,
+) -> Result<usize, BackendError> {
+    plain_backends(data, settings)?.sweep(keep).await
+}
+
+fn plain_backends(data: &Path, settings: &SandboxSettings) -> Result<Backends, BackendError> {
+    let namespace = NamespaceBackend::new(data.join("sandboxes"))?;
+    with_gvisor(Arc::new(namespace), data, settings)
+}
+
+/// The backends of an installation whose weakest is this one.
+fn with_gvisor(
+    weakest: Arc<dyn Backend>,
+    data: &Path,
+    settings: &SandboxSettings,
+) -> Result<Backends, BackendError> {
+    let gvisor = GvisorBackend::new(data.join("gvisor-sandboxes"), &settings.runsc)?;
+    Ok(Backends::new(weakest, "`bellglass doctor` says what is missing")
         .with(Arc::new(gvisor), GVISOR_REMEDY)
-        .preferring(settings.isolation);
-    Ok((backends, pool))
+        .preferring(settings.isolation))
 }
 
 fn keep_ready(

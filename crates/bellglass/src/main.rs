@@ -17,6 +17,7 @@ mod live_files;
 mod logging;
 mod model_config;
 mod render;
+mod run_folder;
 mod secret_config;
 mod telemetry;
 

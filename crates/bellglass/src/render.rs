@@ -257,10 +257,7 @@ pub(crate) fn safe(text: &str) -> String {
 
 /// What a call is about, in one short line.
 fn summary(call: &bellglass_protocol::tool::ToolCall) -> String {
-    let arguments = call.arguments();
-    let fields = ["command", "code", "path", "from", "pattern"];
-    let text = fields.iter().find_map(|name| arguments[name].as_str()).unwrap_or_default();
-    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let mut lines = call.subject().lines().filter(|line| !line.trim().is_empty());
     let first = lines.next().unwrap_or_default();
     let mut short: String = safe(first).chars().take(90).collect();
     if lines.next().is_some() || first.chars().count() > 90 {

@@ -108,8 +108,11 @@ for name, arguments in [("inet", (2, 1)), ("unix", (1, 1)), ("route", (16, 3, 0)
         print(name, errno.errorcode[error.errno])
 thread = threading.Thread(target=lambda: print("threads ok")); thread.start(); thread.join()
 "#;
-    let done =
-        guest.connect().await.call(1, serde_json::json!({"tool": "python", "code": code})).await;
+    let done = guest
+        .connect()
+        .await
+        .call(1, serde_json::json!({"tool": "python", "fresh": true, "code": code}))
+        .await;
     assert_eq!(done.stderr(), "");
     let mut expected = String::new();
     if cfg!(target_arch = "x86_64") {

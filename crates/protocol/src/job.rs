@@ -26,6 +26,9 @@ pub struct JobSpec {
     /// Whether tools may make user namespaces of their own, as a browser's own sandbox does.
     #[serde(default, skip_serializing_if = "is_off")]
     pub nested_sandboxing: bool,
+    /// The screen of the desktop that runs from the beginning on, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desktop: Option<Screen>,
     /// Secrets of this installation that the job may use, by the environment variable that stands
     /// for each inside. These are names; no value is ever part of a job.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -62,6 +65,27 @@ impl PlanMode {
 
 fn is_off(option: &bool) -> bool {
     !option
+}
+
+/// The size of a desktop, in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Screen {
+    pub width: u16,
+    pub height: u16,
+}
+
+impl Screen {
+    pub const SMALLEST: u16 = 320;
+    pub const LARGEST: u16 = 4096;
+}
+
+impl Default for Screen {
+    /// Large enough for today's pages, and what models look at best.
+    fn default() -> Self {
+        Self { width: 1280, height: 800 }
+    }
 }
 
 /// What the job is to do.
@@ -209,3 +233,6 @@ impl Budget {
 
 /// The name of the image that jobs start from unless they name another.
 pub const DEFAULT_IMAGE: &str = "base";
+
+/// The name of the image that jobs with a desktop start from unless they name another.
+pub const DESKTOP_IMAGE: &str = "desktop";

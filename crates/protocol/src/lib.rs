@@ -3,6 +3,7 @@
 //! Nothing here opens a file, a socket or a database, and nothing depends on another crate of ours.
 //! What comes out of a sandbox is decoded here and nowhere else, so every bound on it is here too.
 
+pub mod cage;
 pub mod chain;
 pub mod event;
 pub mod id;

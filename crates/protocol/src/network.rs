@@ -131,7 +131,10 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     let shared = a == 100 && (64..128).contains(&b);
     let protocol_assignments = a == 192 && b == 0 && c == 0;
     let benchmarks = a == 198 && (b == 18 || b == 19);
+    // Public by its number, but every virtual machine of one cloud finds its host's agent there.
+    let platform = address == Ipv4Addr::new(168, 63, 129, 16);
     !(a == 0
+        || platform
         || a >= 240
         || shared
         || protocol_assignments
@@ -294,6 +297,8 @@ mod tests {
             ("192.168.1.1", false),
             ("169.254.169.254", false),
             ("100.100.100.200", false),
+            ("168.63.129.16", false),
+            ("::ffff:168.63.129.16", false),
             ("0.0.0.0", false),
             ("255.255.255.255", false),
             ("224.0.0.1", false),

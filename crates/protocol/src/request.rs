@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::job::{
-    Budget, InitialFile, IsolationLevel, JobSpec, Limits, OnError, PlanMode, Priority, Work,
+    Budget, DESKTOP_IMAGE, InitialFile, IsolationLevel, JobSpec, Limits, OnError, PlanMode,
+    Priority, Screen, Work,
 };
 use crate::limits_request::LimitsRequest;
 use crate::model_offer::ModelOffer;
@@ -67,9 +68,10 @@ pub struct JobRequest {
     /// `local/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Reserved: a desktop in the sandbox. Refused until this build can give one.
+    /// A desktop that runs from the beginning on: `true`, or its size as
+    /// `{"width": 1280, "height": 800}`. The image `desktop` is used unless another is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub desktop: Option<bool>,
+    pub desktop: Option<DesktopRequest>,
     /// Whether a task's plan is shown for approval before anything is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanMode>,
@@ -84,6 +86,30 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub webhook: Option<Reserved>,
+}
+
+/// How a job asks for a desktop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum DesktopRequest {
+    Wanted(bool),
+    Sized(Screen),
+}
+
+impl DesktopRequest {
+    fn screen(self) -> Result<Option<Screen>, RequestError> {
+        let screen = match self {
+            Self::Wanted(false) => return Ok(None),
+            Self::Wanted(true) => Screen::default(),
+            Self::Sized(screen) => screen,
+        };
+        let fits = |side| (Screen::SMALLEST..=Screen::LARGEST).contains(&side);
+        match fits(screen.width) && fits(screen.height) {
+            true => Ok(Some(screen)),
+            false => Err(invalid("desktop", "must be from 320 to 4096 pixels wide and high")),
+        }
+    }
 }
 
 /// The value of a field that is refused whatever it says, so nothing of it is kept.
@@ -246,7 +272,11 @@ impl JobRequest {
         let network = self.network.unwrap_or_else(|| default_network(&work));
         secrets::check(&self.secrets, &network, &offer.secrets)
             .map_err(|(pointer, why)| invalid(&pointer, why))?;
-        let image = self.image.unwrap_or_else(|| offer.default_image.clone());
+        let desktop = self.desktop.map(DesktopRequest::screen).transpose()?.flatten();
+        let image = self.image.unwrap_or_else(|| match desktop {
+            Some(_) => DESKTOP_IMAGE.into(),
+            None => offer.default_image.clone(),
+        });
         if !is_image_name(&image) {
             return Err(invalid(
                 "image",
@@ -263,6 +293,7 @@ impl JobRequest {
             network,
             isolation: self.isolation.unwrap_or(offer.isolation),
             nested_sandboxing: self.nested_sandboxing.unwrap_or_default(),
+            desktop,
             secrets: self.secrets,
             files: self.files,
             model,
@@ -273,9 +304,6 @@ impl JobRequest {
 
     fn refuse_what_is_not_here(&self) -> Result<(), RequestError> {
         let refuse = |field, why: &str| Err(RequestError::NotAvailable { field, why: why.into() });
-        if self.desktop == Some(true) {
-            return refuse("desktop", "this build has no desktop");
-        }
         if self.repository.is_some() {
             return refuse(
                 "repository",
@@ -337,17 +365,8 @@ fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
         return Err(invalid("steps", "is empty; give at least one step"));
     }
     for (index, step) in steps.iter().enumerate() {
-        let (field, text) = match step {
-            ToolCall::Shell(shell) => ("command", &shell.command),
-            ToolCall::Python(code) | ToolCall::TypeScript(code) => ("code", &code.code),
-            _ => continue,
-        };
-        let pointer = format!("steps[{index}].{field}");
-        if text.trim().is_empty() {
-            return Err(invalid(&pointer, "is empty"));
-        }
-        if text.contains('\0') {
-            return Err(invalid(&pointer, "contains a NUL character"));
+        if let Some((field, why)) = step.fault() {
+            return Err(invalid(&format!("steps[{index}].{field}"), why));
         }
     }
     Ok(())

@@ -59,9 +59,23 @@ pub struct StepOutcome {
     /// The artifact that holds the output in full, where it did not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_output: Option<String>,
+    /// Images and other things beside text that the step gave.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ToolError>,
     pub duration_ms: u64,
+}
+
+/// Something that a step gave beside text, such as a screenshot or a figure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Attachment {
+    /// What it is, such as `image/png`, as the sandbox tells it.
+    pub media_type: String,
+    pub bytes: u64,
+    /// The artifact that holds it.
+    pub artifact: String,
 }
 
 fn is_zero(number: &u64) -> bool {

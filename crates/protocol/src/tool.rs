@@ -1,74 +1,131 @@
 //! The tools: what a step may ask for. One definition for playbooks, for models and for the guest.
+//!
+//! A tool is one line of [`tools!`] and a type for its fields. From these come the JSON that steps are
+//! written in, the schemas that models and the API document show, and `docs/tools.md`.
 
-use std::collections::BTreeMap;
+mod desktop;
+mod faults;
+mod files;
+mod programs;
 
 use serde::{Deserialize, Serialize};
 
 use crate::quantity::Seconds;
 
-/// One tool call as a client, a model or a playbook writes it: `{"tool": "shell", "command": "ls"}`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(tag = "tool", rename_all = "snake_case")]
-pub enum ToolCall {
-    /// Runs a command line in bash.
-    Shell(Shell),
-    /// Runs Python code.
-    Python(Code),
-    /// Runs TypeScript code.
-    #[serde(rename = "typescript")]
-    TypeScript(Code),
-    /// Creates a file or replaces its content.
-    WriteFile(WriteFile),
-    /// Reads lines of a text file.
-    ReadFile(ReadFile),
-    /// Replaces an exact piece of text in a file.
-    EditFile(EditFile),
-    /// Moves or renames a file or a folder.
-    MoveFile(MoveFile),
-    /// Deletes a file, or a folder with all that is in it.
-    DeleteFile(DeleteFile),
-    /// Lists a folder as a tree, leaving out what .gitignore names.
-    ListFiles(ListFiles),
-    /// Finds lines that match a regular expression.
-    SearchFiles(SearchFiles),
+pub use desktop::{Action, Browse, Browser, Computer, Direction, Region, Xdot};
+pub use files::{
+    CopyFile, DeleteFile, DiffFiles, Edit, EditFile, Encoding, FindFiles, ListFiles, MoveFile,
+    MultiEdit, ReadFile, SearchFiles, WriteFile,
+};
+pub use programs::{
+    CloseSession, Code, ListPorts, SendInput, Shell, Until, WaitFor, check_session_name,
+};
+
+/// Makes the closed list of tools from one line for each: its words, its name, its fields.
+macro_rules! tools {
+    ($($(#[doc = $words:tt])+ tool $name:tt => $variant:ident($fields:ty),)+) => {
+        /// One tool call as a client, a model or a playbook writes it:
+        /// `{"tool": "shell", "command": "ls"}`.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        #[serde(tag = "tool")]
+        pub enum ToolCall {
+            $($(#[doc = $words])+ #[serde(rename = $name)] $variant($fields),)+
+        }
+
+        impl ToolCall {
+            /// Every tool's name, in the order in which documents list them.
+            pub const NAMES: [&str; [$($name),+].len()] = [$($name),+];
+
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $name,)+ }
+            }
+
+            /// What the tool of this name does, for whoever chooses one.
+            pub fn description(name: &str) -> Option<&'static str> {
+                match name { $($name => Some(concat!($($words),+).trim_ascii()),)+ _ => None }
+            }
+        }
+    };
+}
+
+tools! {
+    /// Runs a command line in bash. Without a session: a process of its own, with standard output
+    /// and standard error apart. With `session`: in a terminal that lives on, for servers, prompts
+    /// and full-screen programs.
+    tool "shell" => Shell(Shell),
+    /// Types text or presses keys in a terminal session: answers a prompt, steers an editor or a
+    /// pager, interrupts with `ctrl-c`. Answers with what the terminal shows afterwards.
+    tool "send_input" => SendInput(SendInput),
+    /// Waits until a pattern is written, a port is open, the terminal is quiet or the command of a
+    /// session is over. Answers with what was written meanwhile and what the terminal shows.
+    tool "wait_for" => WaitFor(WaitFor),
+    /// Ends a terminal session with all that runs in it. A later call may open one of the same name
+    /// again.
+    tool "close_session" => CloseSession(CloseSession),
+    /// Runs Python code in the job's kernel. What it defines is there in the next call; figures,
+    /// tables and other rich results are kept; `await` works at the top level.
+    tool "python" => Python(Code),
+    /// Runs TypeScript code in the job's kernel (Deno). What it defines is there in the next call;
+    /// `await` and imports from npm work at the top level.
+    tool "typescript" => TypeScript(Code),
+    /// Creates a file or replaces its content. Missing folders are made. Use `edit_file` to change a
+    /// part of a file.
+    tool "write_file" => WriteFile(WriteFile),
+    /// Reads lines of a text file, each with its number. A long file is read in parts by `offset`
+    /// and `limit`. A picture (PNG, JPEG, GIF, WebP) comes as a picture.
+    tool "read_file" => ReadFile(ReadFile),
+    /// Replaces an exact piece of text in a file. The text must occur exactly once, unless all
+    /// occurrences are to be replaced.
+    tool "edit_file" => EditFile(EditFile),
+    /// Makes several replacements in one file, one after the other: all of them, or none if one of
+    /// them cannot be made.
+    tool "multi_edit" => MultiEdit(MultiEdit),
+    /// Copies a file of the workspace, of any size and content. Nothing may stand at the new path;
+    /// missing folders are made.
+    tool "copy_file" => CopyFile(CopyFile),
+    /// Moves or renames a file or a folder of the workspace. Nothing may stand at the new path;
+    /// missing folders are made.
+    tool "move_file" => MoveFile(MoveFile),
+    /// Deletes a file of the workspace, or a folder with all that is in it where `recursive` is set.
+    /// There is no way back.
+    tool "delete_file" => DeleteFile(DeleteFile),
+    /// Lists a folder of the workspace as a tree with the sizes of files, leaving out what
+    /// `.gitignore` names.
+    tool "list_files" => ListFiles(ListFiles),
+    /// Finds lines that match a regular expression in the files of the workspace, leaving out what
+    /// `.gitignore` names.
+    tool "search_files" => SearchFiles(SearchFiles),
+    /// Finds files of the workspace whose name or path matches a glob, leaving out what `.gitignore`
+    /// names.
+    tool "find_files" => FindFiles(FindFiles),
+    /// Shows how two text files of the workspace differ, as a unified diff that `patch` understands.
+    tool "diff_files" => DiffFiles(DiffFiles),
+    /// Looks at the desktop and works on it: screenshots, pointer, keyboard, windows, clipboard. The
+    /// desktop starts with the first call. Look at a screenshot before and after you act.
+    tool "computer" => Computer(Computer),
+    /// Runs xdotool commands on the desktop, for those who have them already. `computer` is faster
+    /// and types any text.
+    tool "xdot" => Xdot(Xdot),
+    /// Drives the Chromium on the desktop: opens pages, reads them as text with a number for all that
+    /// can be worked on, clicks and fills by these numbers. Downloads go to `downloads` in the
+    /// workspace.
+    tool "browser" => Browser(Browser),
+    /// Lists the TCP ports that programs of the sandbox listen on, with the program of each.
+    tool "list_ports" => ListPorts(ListPorts),
 }
 
 impl ToolCall {
-    /// Every tool's name, in the order in which documents list them.
-    pub const NAMES: [&str; 10] = [
-        "shell",
-        "python",
-        "typescript",
-        "write_file",
-        "read_file",
-        "edit_file",
-        "move_file",
-        "delete_file",
-        "list_files",
-        "search_files",
-    ];
-
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Shell(_) => "shell",
-            Self::Python(_) => "python",
-            Self::TypeScript(_) => "typescript",
-            Self::WriteFile(_) => "write_file",
-            Self::ReadFile(_) => "read_file",
-            Self::EditFile(_) => "edit_file",
-            Self::MoveFile(_) => "move_file",
-            Self::DeleteFile(_) => "delete_file",
-            Self::ListFiles(_) => "list_files",
-            Self::SearchFiles(_) => "search_files",
-        }
-    }
-
     /// The time limit that the call itself asks for.
     pub fn timeout(&self) -> Option<Seconds> {
         match self {
-            Self::Shell(shell) => shell.timeout,
+            Self::Shell(call) => call.timeout,
+            Self::SendInput(call) => call.timeout,
+            Self::WaitFor(call) => call.timeout,
             Self::Python(code) | Self::TypeScript(code) => code.timeout,
+            Self::Computer(call) => call.timeout,
+            Self::Browser(call) => call.timeout.or(Some(Seconds::whole(60))),
+            Self::Xdot(call) => call.timeout.or(Some(Seconds::whole(30))),
             _ => None,
         }
     }
@@ -81,142 +138,32 @@ impl ToolCall {
         }
         value
     }
-}
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Shell {
-    /// The command line, given to `bash -c`.
-    pub command: String,
-    /// Where to run it; relative to the workspace. The workspace itself by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-    /// More environment variables.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
-    /// Seconds until the command and all it started is killed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Seconds>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Code {
-    /// The source text. It runs with the workspace as its current folder.
-    pub code: String,
-    /// Seconds until it and all it started is killed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Seconds>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct WriteFile {
-    /// Path inside the workspace; missing folders are made.
-    pub path: String,
-    /// The whole content of the file.
-    pub content: String,
-    /// How `content` is written: plain text, or base64 for binary content.
-    #[serde(default, skip_serializing_if = "Encoding::is_text")]
-    pub encoding: Encoding,
-    /// Whether the file may be executed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub executable: bool,
-}
-
-/// How a file's content is written inside JSON.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Encoding {
-    #[default]
-    Text,
-    Base64,
-}
-
-impl Encoding {
-    fn is_text(&self) -> bool {
-        *self == Self::Text
+    /// The one text that says best what the call is about: a command, a path, a pattern.
+    pub fn subject(&self) -> &str {
+        match self {
+            Self::Shell(call) => &call.command,
+            Self::SendInput(call) => &call.session,
+            Self::WaitFor(call) => call.session.as_deref().unwrap_or_default(),
+            Self::CloseSession(call) => &call.session,
+            Self::Python(code) | Self::TypeScript(code) => &code.code,
+            Self::WriteFile(file) => &file.path,
+            Self::ReadFile(file) => &file.path,
+            Self::EditFile(file) => &file.path,
+            Self::MultiEdit(file) => &file.path,
+            Self::CopyFile(file) => &file.from,
+            Self::FindFiles(find) => &find.glob,
+            Self::DiffFiles(files) => &files.from,
+            Self::MoveFile(file) => &file.from,
+            Self::DeleteFile(file) => &file.path,
+            Self::ListFiles(folder) => folder.path.as_deref().unwrap_or_default(),
+            Self::SearchFiles(search) => &search.pattern,
+            Self::Computer(call) => call.text.as_deref().unwrap_or_default(),
+            Self::Xdot(call) => &call.command,
+            Self::Browser(call) => call.url.as_deref().or(call.text.as_deref()).unwrap_or_default(),
+            Self::ListPorts(_) => "",
+        }
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ReadFile {
-    /// Path inside the workspace.
-    pub path: String,
-    /// First line to read, counted from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<u64>,
-    /// How many lines to read at the most.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct EditFile {
-    /// Path inside the workspace.
-    pub path: String,
-    /// The text to replace, exactly as it stands in the file. It must occur once.
-    pub old: String,
-    /// What to put in its place.
-    pub new: String,
-    /// Replace every occurrence instead of exactly one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub replace_all: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct MoveFile {
-    /// What to move: a path inside the workspace.
-    pub from: String,
-    /// The new path; nothing may stand there yet.
-    pub to: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct DeleteFile {
-    /// Path inside the workspace.
-    pub path: String,
-    /// Needed for a folder that is not empty.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub recursive: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ListFiles {
-    /// The folder; the workspace itself by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
-    /// How many levels deep to go; 3 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub depth: Option<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct SearchFiles {
-    /// A regular expression in Rust's (ripgrep's) syntax.
-    pub pattern: String,
-    /// The file or folder to search; the workspace itself by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
-    /// Only files whose path matches this glob, such as `**/*.rs`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub glob: Option<String>,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::job::{JobSpec, Work};
 use crate::model::{PlanStep, UsageTotal};
 use crate::network::NetworkPolicy;
 use crate::report::SandboxReport;
-use crate::step::{StepOutcome, StepStatus, ToolError};
+use crate::step::{Attachment, StepOutcome, StepStatus, ToolError};
 
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -142,6 +142,8 @@ pub struct StepView {
     pub unkept_bytes: u64,
     /// The artifact that holds the output in full, where it did not fit.
     pub full_output: Option<String>,
+    /// Images and other things beside text that the step gave.
+    pub attachments: Vec<Attachment>,
     pub error: Option<ToolError>,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub started_at: Timestamp,
@@ -241,6 +243,7 @@ impl JobView {
                     dropped_bytes: 0,
                     unkept_bytes: 0,
                     full_output: None,
+                    attachments: Vec::new(),
                     error: None,
                     started_at: event.at,
                     duration_ms: None,
@@ -355,6 +358,7 @@ impl StepView {
         self.dropped_bytes = outcome.dropped_bytes;
         self.unkept_bytes = outcome.unkept_bytes;
         self.full_output.clone_from(&outcome.full_output);
+        self.attachments.clone_from(&outcome.attachments);
         self.error.clone_from(&outcome.error);
         self.duration_ms = Some(outcome.duration_ms);
     }
@@ -372,7 +376,7 @@ mod tests {
 
     fn call() -> ToolCall {
         let command = "x".repeat(100);
-        ToolCall::Shell(Shell { command, cwd: None, env: Default::default(), timeout: None })
+        ToolCall::Shell(Shell { command, ..Default::default() })
     }
 
     fn scheduled() -> EventBody {
@@ -386,6 +390,7 @@ mod tests {
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
             nested_sandboxing: false,
+            desktop: None,
             secrets: Default::default(),
             files: Vec::new(),
             model: None,
@@ -413,6 +418,7 @@ mod tests {
             dropped_bytes: 0,
             unkept_bytes: 0,
             full_output: None,
+            attachments: Vec::new(),
             error: Some(error),
             duration_ms: 1,
         };

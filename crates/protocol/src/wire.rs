@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::id::CallId;
+use crate::job::Screen;
 use crate::report::Probe;
 use crate::step::{OutputStream, StepStatus, ToolError};
 use crate::tool::ToolCall;
@@ -171,6 +172,16 @@ pub enum Request {
     CancelCall { id: CallId },
     /// The result of this call is safe; the guest may forget it. Answered by [`Reply::Ok`].
     ForgetCall { id: CallId },
+    /// What a call gave beside text, counted from 0. Answered as [`Request::ReadFile`].
+    ReadAttachment { id: CallId, index: u32 },
+    /// All that was run in the kernel of a language, as a notebook. Answered as
+    /// [`Request::ReadFile`].
+    ReadNotebook { language: Language },
+    /// Starts the kernel of a language before it is needed. Answered by [`Reply::Ok`] at once.
+    WarmKernel { language: Language },
+    /// Starts the desktop. Answered by [`Reply::Ok`] once it is there; by an error in an image that
+    /// has none.
+    StartDesktop { screen: Screen },
     /// Answered by [`Reply::File`], data frames and [`Reply::End`], or by [`Reply::Error`].
     ReadFile { path: String },
     /// Followed by data frames and a [`Receipt`] that ends them; answered by [`Reply::Ok`].
@@ -185,6 +196,14 @@ pub enum Request {
     /// Gives the sandbox its proxy port, or renews what it was given with it. Answered by
     /// [`Reply::Ok`].
     OpenWayOut { equipment: Equipment },
+}
+
+/// What a kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    Python,
+    TypeScript,
 }
 
 /// What programs in a sandbox need to use its way out without being told how. Everything in it is
@@ -348,7 +367,30 @@ pub struct CallResult {
     /// Processes that the guest ended meanwhile because the sandbox had used up its memory.
     #[serde(default)]
     pub memory_kills: u64,
+    /// A remark for whoever reads the output, such as that a program goes on.
+    #[serde(default)]
+    pub note: Option<String>,
+    /// What else the call gave; the worker fetches it by [`Request::ReadAttachment`].
+    #[serde(default)]
+    pub attachments: Vec<OfferedAttachment>,
 }
+
+/// Something beside text that a call gave and the guest holds until the call is forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedAttachment {
+    pub media_type: String,
+    pub bytes: u64,
+}
+
+/// Attachments of one call that are taken from a guest, and the bytes of one of them.
+pub const MAX_ATTACHMENTS: usize = 16;
+pub const MAX_ATTACHMENT: u64 = 8 << 20;
+
+/// The longest name of a media type that is taken over.
+pub const MAX_MEDIA_TYPE: usize = 100;
+
+/// The largest notebook that is taken from a guest.
+pub const MAX_NOTEBOOK: u64 = 64 << 20;
 
 /// Something in the workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -61,6 +61,9 @@ pub trait PreparedSandbox: Send + Sync {
     /// with.
     fn fits(&self, order: &SandboxOrder) -> bool;
 
+    /// Whether it still waits.
+    fn is_alive(&self) -> bool;
+
     /// Makes it the sandbox of this order, name and limits and all, as if it had been started so.
     /// When this returns an error, nothing of it is left. The order must fit.
     async fn adopt(

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::id::CallId;
+use bellglass_protocol::job::Screen;
 use bellglass_protocol::mux::{End, Incoming, Mux, MuxError, MuxStream, multiplex};
 use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{
-    CallResult, DATA_CHUNK, Entry, Equipment, Frame, FrameCodec, MAX_LISTED_NAMES, Opening,
-    PROTOCOL_VERSION, PackReply, Packed, Receipt, Reply, Request, WireError,
+    CallResult, DATA_CHUNK, Entry, Equipment, Frame, FrameCodec, Language, MAX_LISTED_NAMES,
+    Opening, PROTOCOL_VERSION, PackReply, Packed, Receipt, Reply, Request, WireError,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -151,12 +152,43 @@ impl GuestClient {
 
     /// A file of the workspace: its size as the guest tells it, and its content.
     pub async fn read_file(&self, path: &str) -> Result<(u64, FileStream), ClientError> {
-        let mut exchange = self.begin(&Request::ReadFile { path: path.into() }).await?;
+        self.read(&Request::ReadFile { path: path.into() }).await
+    }
+
+    async fn read(&self, request: &Request) -> Result<(u64, FileStream), ClientError> {
+        let mut exchange = self.begin(request).await?;
         match exchange.reply().await? {
             Reply::File { bytes } => Ok((bytes, exchange.file_data())),
             Reply::Error { error } => Err(ClientError::Refused(error)),
             other => Err(out_of_turn("a file", &other)),
         }
+    }
+
+    /// Something beside text that a call gave: its size as the guest tells it, and its content.
+    pub async fn read_attachment(
+        &self,
+        id: &CallId,
+        index: u32,
+    ) -> Result<(u64, FileStream), ClientError> {
+        self.read(&Request::ReadAttachment { id: id.clone(), index }).await
+    }
+
+    /// All that was run in the kernel of a language, as a notebook.
+    pub async fn read_notebook(
+        &self,
+        language: Language,
+    ) -> Result<(u64, FileStream), ClientError> {
+        self.read(&Request::ReadNotebook { language }).await
+    }
+
+    /// Has the kernel of a language started before it is needed.
+    pub async fn warm_kernel(&self, language: Language) -> Result<(), ClientError> {
+        self.simple(&Request::WarmKernel { language }).await
+    }
+
+    /// Starts the sandbox's desktop.
+    pub async fn start_desktop(&self, screen: Screen) -> Result<(), ClientError> {
+        self.simple(&Request::StartDesktop { screen }).await
     }
 
     /// Puts a file into the workspace.

@@ -48,12 +48,31 @@ impl<S: Send + Sync> FromRequestParts<S> for StepPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let text = path_parameter(parts, state, "n").await.unwrap_or_default();
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        match text.parse() {
-            Ok(n) if digits && n > 0 => Ok(Self(n)),
-            _ => Err(ApiError::InvalidStep(text.chars().take(64).collect())),
-        }
+        number_parameter(parts, state, "n").await.map(Self)
+    }
+}
+
+/// The `{k}` of the address: the number of a step's attachment.
+pub(crate) struct AttachmentPath(pub u32);
+
+impl<S: Send + Sync> FromRequestParts<S> for AttachmentPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        number_parameter(parts, state, "k").await.map(Self)
+    }
+}
+
+async fn number_parameter<S: Send + Sync>(
+    parts: &mut Parts,
+    state: &S,
+    name: &'static str,
+) -> Result<u32, ApiError> {
+    let text = path_parameter(parts, state, name).await.unwrap_or_default();
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(n) if digits && n > 0 => Ok(n),
+        _ => Err(ApiError::InvalidStep(text.chars().take(64).collect())),
     }
 }
 

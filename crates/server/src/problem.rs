@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::job::DEFAULT_IMAGE;
+use bellglass_protocol::job::{DEFAULT_IMAGE, DESKTOP_IMAGE};
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::request::RequestError;
 use bellglass_store::StoreError;
@@ -174,6 +174,7 @@ impl ApiError {
             Self::ImageNotFound(name) => {
                 let how = match name.as_str() {
                     DEFAULT_IMAGE => "bellglass image build",
+                    DESKTOP_IMAGE => "bellglass image build desktop",
                     _ => "bellglass image build --recipe FILE",
                 };
                 format!("Build it on the server with `{how}`; `bellglass image list` shows what is there.").into()

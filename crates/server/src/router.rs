@@ -42,6 +42,7 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(result::download))
         .routes(routes!(memory::show))
         .routes(routes!(steps::output))
+        .routes(routes!(steps::attachment))
         .routes(routes!(files::list))
         .routes(routes!(files::read, files::write, files::delete))
         .routes(routes!(sessions::begin, sessions::end))

@@ -188,6 +188,7 @@ mod tests {
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
             nested_sandboxing: false,
+            desktop: None,
             secrets: Default::default(),
             files: Vec::new(),
             model: Some("local/x".into()),
@@ -216,7 +217,7 @@ mod tests {
 
     fn call() -> ToolCall {
         let command = "true".into();
-        ToolCall::Shell(Shell { command, cwd: None, env: Default::default(), timeout: None })
+        ToolCall::Shell(Shell { command, ..Default::default() })
     }
 
     fn step_finished(n: u32, status: StepStatus) -> EventBody {
@@ -231,6 +232,7 @@ mod tests {
             dropped_bytes: 0,
             unkept_bytes: 0,
             full_output: None,
+            attachments: Vec::new(),
             error: None,
             duration_ms: 1,
         };

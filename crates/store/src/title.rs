@@ -1,7 +1,6 @@
 //! The one line under which a job is listed. Pure text; knows nothing of where it is shown.
 
 use bellglass_protocol::job::Work;
-use bellglass_protocol::tool::ToolCall;
 
 /// How many characters a title has at the most, the sign of shortening included.
 pub(crate) const MAX_CHARS: usize = 120;
@@ -15,26 +14,11 @@ pub(crate) fn title_of(work: &Work) -> String {
         Work::Task(task) => one_line([task.as_str()]),
         Work::Steps(steps) => match steps.first() {
             None => "no steps".into(),
-            Some(call) => match subject_of(call) {
+            Some(call) => match call.subject() {
                 "" => call.name().into(),
                 subject => one_line([call.name(), ": ", subject]),
             },
         },
-    }
-}
-
-/// What the call is about, in the call's own words.
-fn subject_of(call: &ToolCall) -> &str {
-    match call {
-        ToolCall::Shell(shell) => &shell.command,
-        ToolCall::Python(code) | ToolCall::TypeScript(code) => &code.code,
-        ToolCall::WriteFile(file) => &file.path,
-        ToolCall::ReadFile(file) => &file.path,
-        ToolCall::EditFile(file) => &file.path,
-        ToolCall::MoveFile(file) => &file.from,
-        ToolCall::DeleteFile(file) => &file.path,
-        ToolCall::ListFiles(folder) => folder.path.as_deref().unwrap_or_default(),
-        ToolCall::SearchFiles(search) => &search.pattern,
     }
 }
 
@@ -77,7 +61,7 @@ fn is_invisible(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bellglass_protocol::tool::{ListFiles, Shell};
+    use bellglass_protocol::tool::{ListFiles, Shell, ToolCall};
 
     fn task(text: &str) -> String {
         title_of(&Work::Task(text.into()))
@@ -107,7 +91,7 @@ mod tests {
     #[test]
     fn a_steps_job_is_named_after_its_first_step() {
         let command = "ls -la /app".to_owned();
-        let shell = Shell { command, cwd: None, env: Default::default(), timeout: None };
+        let shell = Shell { command, ..Default::default() };
         let steps = |call| title_of(&Work::Steps(vec![call]));
         assert_eq!(steps(ToolCall::Shell(shell)), "shell: ls -la /app");
         assert_eq!(steps(ToolCall::ListFiles(ListFiles::default())), "list_files");

@@ -18,6 +18,7 @@ use bellglass_store::StoreError;
 use bellglass_store::artifacts::{ArtifactKey, Artifacts, run_apart};
 use bytes::Bytes;
 
+use crate::attachments;
 use crate::capture::Capture;
 use crate::job_log::JobLog;
 use crate::live_output::LiveOutput;
@@ -142,6 +143,7 @@ impl SandboxHands<'_> {
 
         let result = result?;
         let memory_kills = result.memory_kills;
+        let offered = result.attachments.clone();
         let clipped = result.text.clone();
         let clipped = clipped.filter(|text| outcome::is_clipped(text, capture.recording()));
         let mut outcome = outcome::of_result(capture, result, self.stop.reason());
@@ -152,6 +154,12 @@ impl SandboxHands<'_> {
             && text.len() as u64 <= self.room()
         {
             outcome.full_output = Some(self.store_text(n, text).await?);
+        }
+        if !offered.is_empty() {
+            let (guest, job, room) = (self.sandbox.guest(), self.log.job, self.room());
+            outcome.attachments =
+                attachments::store(guest, self.artifacts, job, n, &offered, room).await?;
+            self.kept += outcome.attachments.iter().map(|attachment| attachment.bytes).sum::<u64>();
         }
         Ok((outcome, memory_kills))
     }
@@ -227,7 +235,9 @@ impl SandboxHands<'_> {
 /// What the steps so far have in full, beside their records.
 pub(crate) fn kept_by(steps: &[StepView]) -> u64 {
     let stored = steps.iter().filter(|step| step.full_output.is_some());
-    stored.map(|step| step.output_bytes.saturating_sub(step.unkept_bytes)).sum()
+    let output: u64 = stored.map(|step| step.output_bytes.saturating_sub(step.unkept_bytes)).sum();
+    let attachments = steps.iter().flat_map(|step| &step.attachments);
+    output + attachments.map(|attachment| attachment.bytes).sum::<u64>()
 }
 
 /// Has the guest end a call. Returns only if that cannot be; else the call itself returns.
@@ -259,7 +269,7 @@ impl OutputSink for Keeper<'_> {
     }
 }
 
-fn from_client(error: ClientError) -> HandsError {
+pub(crate) fn from_client(error: ClientError) -> HandsError {
     match error {
         ClientError::Sink(error) => HandsError::Disk(error.to_string()),
         other => HandsError::SandboxLost(describe(&other)),

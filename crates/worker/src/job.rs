@@ -10,8 +10,9 @@ use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{JobSpec, Work};
 use bellglass_protocol::report::Start;
 use bellglass_protocol::step::{StepStatus, decode_base64};
-use bellglass_protocol::tool::Encoding;
+use bellglass_protocol::tool::{Encoding, ToolCall};
 use bellglass_protocol::view::JobView;
+use bellglass_protocol::wire::Language;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
@@ -275,6 +276,15 @@ async fn run_to_the_end(
         let running = view.steps.iter().find(|step| step.status == StepStatus::Running);
         (running.map(|step| step.n), kept_by(&view.steps))
     });
+    if let Some(screen) = spec.desktop
+        && let Err(error) = sandbox.guest().start_desktop(screen).await
+    {
+        return Ok(Ending::Broken(JobError {
+            code: "no_desktop".into(),
+            message: format!("the desktop could not be started: {error}"),
+        }));
+    }
+    warm_kernels(sandbox, spec).await;
     let hands = SandboxHands {
         log: log.clone(),
         sandbox,
@@ -291,6 +301,22 @@ async fn run_to_the_end(
         world.keep_last_context(context).await?;
     }
     driven.map(Ending::Concluded)
+}
+
+/// Lets the kernels start that the steps will need, while the steps before them run.
+async fn warm_kernels(sandbox: &Sandbox, spec: &JobSpec) {
+    let Work::Steps(steps) = &spec.work else { return };
+    for language in [Language::Python, Language::TypeScript] {
+        let needs = |call: &ToolCall| match (language, call) {
+            (Language::Python, ToolCall::Python(code))
+            | (Language::TypeScript, ToolCall::TypeScript(code)) => !code.fresh,
+            _ => false,
+        };
+        if steps.iter().any(needs) {
+            // A guest that cannot is found out by the step itself.
+            let _ = sandbox.guest().warm_kernel(language).await;
+        }
+    }
 }
 
 /// The models of a task, and how much all of them can read.

@@ -3,6 +3,7 @@
 //! Knows no HTTP. Whatever happens to a job becomes an event in the store, written with the
 //! generation under which the job was claimed, so that a worker which lost its lease can do no harm.
 
+mod attachments;
 mod capture;
 mod clock;
 mod connection_log;

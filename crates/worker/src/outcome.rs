@@ -43,6 +43,7 @@ pub(crate) fn of_result(
         dropped_bytes: capture.dropped(),
         unkept_bytes: 0,
         full_output: None,
+        attachments: Vec::new(),
         error: None,
         duration_ms: result.duration_ms,
     };
@@ -51,6 +52,8 @@ pub(crate) fn of_result(
         outcome.error = Some(error);
     }
     match (status, result.exit_code, result.signal) {
+        // The guest has said what became of it.
+        (StepStatus::TimedOut | StepStatus::Cancelled, ..) if outcome.error.is_some() => {}
         (StepStatus::TimedOut, ..) => add_line(&mut outcome, "killed: the time limit was reached"),
         (StepStatus::Cancelled, ..) if stopped == Some(StopReason::TimeLimit) => {
             add_line(&mut outcome, "killed: the job's time limit was reached");
@@ -60,8 +63,15 @@ pub(crate) fn of_result(
         (_, _, Some(signal)) => add_line(&mut outcome, &format!("killed by signal {signal}")),
         _ => {}
     }
+    if let Some(note) = result.note {
+        let note: String = note.chars().take(LONGEST_NOTE).collect();
+        add_line(&mut outcome, &recording.fit(note));
+    }
     outcome
 }
+
+/// The longest remark of a guest that is taken over.
+const LONGEST_NOTE: usize = 500;
 
 /// The record of a step whose end nobody saw.
 pub(crate) fn of_interruption(
@@ -79,6 +89,8 @@ pub(crate) fn of_interruption(
         duration_ms: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
         output_bytes: capture.total(),
         memory_kills: 0,
+        note: None,
+        attachments: Vec::new(),
     };
     of_result(capture, result, None)
 }
@@ -135,6 +147,8 @@ mod tests {
             duration_ms: 5,
             output_bytes: 0,
             memory_kills: 0,
+            note: None,
+            attachments: Vec::new(),
         }
     }
 

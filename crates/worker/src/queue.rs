@@ -107,7 +107,7 @@ impl Worker {
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         // What an earlier process of this name held is free to be claimed again, by us.
         self.shared.store.release_leases(&self.settings.name).await?;
-        self.sweep().await;
+        self.sweep().await?;
         let jobs = TaskTracker::new();
         let mut heartbeat = AbortOnDropHandle::new(tokio::spawn(self.heartbeat()));
         let news = pass_on_news(self.shared.store.clone(), self.held.clone());
@@ -189,12 +189,10 @@ impl Worker {
     }
 
     /// Removes sandboxes whose jobs are over, before any is started here.
-    async fn sweep(&self) {
-        let backends = &self.shared.backends;
-        match sweep::unfinished_sandboxes(&*self.shared.store).await {
-            Ok(keep) => sweep::tell(backends.sweep(&keep).await),
-            Err(error) => sweep::cannot_tell(&error),
-        }
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let keep = sweep::unfinished_sandboxes(&*self.shared.store).await?;
+        sweep::tell(self.shared.backends.sweep(&keep).await);
+        Ok(())
     }
 
     /// Renews the leases of all jobs in our hands, and lets go of those that are lost.

@@ -30,7 +30,9 @@ pub(crate) async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
                 let orphans = names.difference(&keep).cloned().collect();
                 tell(shared.backends.remove_orphans(&orphans).await);
             }
-            Err(error) => cannot_tell(&error),
+            Err(error) => {
+                tracing::error!(%error, "cannot tell which sandboxes are in use; removing none");
+            }
         }
     }
 }
@@ -60,8 +62,4 @@ pub(crate) fn tell(swept: Result<usize, BackendError>) {
         Ok(count) => tracing::info!(count, "removed sandboxes that no job needs"),
         Err(error) => tracing::error!(%error, "cannot remove leftover sandboxes"),
     }
-}
-
-pub(crate) fn cannot_tell(error: &StoreError) {
-    tracing::error!(%error, "cannot tell which sandboxes are in use; removing none");
 }

@@ -76,6 +76,7 @@ mod tests {
             dropped_bytes: 0,
             unkept_bytes: 0,
             full_output: Some("x".into()),
+            attachments: Vec::new(),
             error: None,
             duration_ms: 1234,
         }

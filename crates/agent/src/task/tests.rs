@@ -95,6 +95,7 @@ fn spec() -> JobSpec {
         network: NetworkPolicy::None,
         isolation: IsolationLevel::Namespace,
         nested_sandboxing: false,
+        desktop: None,
         secrets: Default::default(),
         files: Vec::new(),
         model: Some("local/x".into()),
@@ -133,6 +134,7 @@ fn finished(n: u32, output: &str) -> EventBody {
         dropped_bytes: 0,
         unkept_bytes: 0,
         full_output: None,
+        attachments: Vec::new(),
         error: None,
         duration_ms: 5,
     };

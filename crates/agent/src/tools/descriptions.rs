@@ -1,6 +1,8 @@
 //! What each tool is for, in the words that a model reads. What its arguments mean stands with the
 //! arguments themselves.
 
+use bellglass_protocol::tool::ToolCall;
+
 /// A tool's description; empty for a tool that nobody has described yet.
 pub(super) fn of(name: &str) -> &'static str {
     match name {
@@ -40,22 +42,24 @@ pub(super) fn of(name: &str) -> &'static str {
              Nothing can be done after it."
         }
         "shell" => {
-            "Runs a command line with bash in /workspace and returns its output and exit code. Each \
-             call is a new shell: a changed folder or variable is gone at the next call, files and \
-             background processes stay. Nothing can be typed in, so pass flags such as -y instead \
-             of answering questions. Start servers in the background with their output sent to a \
-             file, then look at that file. Set `timeout` for what may take long. To look at files \
-             and change them, the file tools are quicker and safer than cat, sed and heredocs."
+            "Runs a command line with bash in /workspace and returns its output and exit code. \
+             Without `session` each call is a new shell: a changed folder or variable is gone at \
+             the next call, files and background processes stay, and nothing can be typed in. With \
+             `session` it runs in a terminal that lives on: use one for servers (with `wait_for` a \
+             port or a pattern), for prompts and for full-screen programs, and steer it by \
+             `send_input`. Set `timeout` for what may take long. To look at files and change them, \
+             the file tools are quicker and safer than cat, sed and heredocs."
         }
         "python" => {
-            "Runs a Python 3 program in /workspace and returns what it prints. Each call is a new \
-             interpreter, so print what you want to know. Good for calculating, for reading and \
-             making data files, and for checking an idea quickly."
+            "Runs Python 3 code in /workspace, in a kernel that keeps what you define from call to \
+             call, as a notebook does. The value of the last line is shown; figures of matplotlib \
+             come as pictures. Good for calculating, for reading and making data files, and for \
+             checking an idea quickly."
         }
         "typescript" => {
-            "Runs a TypeScript or JavaScript program with Deno in /workspace and returns what it \
-             prints. Types are stripped and not checked. Each call is a new process; top-level \
-             await works. Packages must be installed before."
+            "Runs TypeScript or JavaScript in /workspace, in a Deno kernel that keeps what you \
+             define from call to call. Types are stripped and not checked; top-level await and \
+             `npm:` imports work where the network allows them."
         }
         "write_file" => {
             "Creates a file, or replaces all of an existing one, with exactly the content that you \
@@ -91,6 +95,7 @@ pub(super) fn of(name: &str) -> &'static str {
              names and line numbers, leaving out what .gitignore names. The quickest way to find \
              where something is defined or used. Narrow it down with `path` and `glob`."
         }
-        _ => "",
+        // All others are described where they are defined.
+        name => ToolCall::description(name).unwrap_or_default(),
     }
 }

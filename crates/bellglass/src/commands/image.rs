@@ -22,11 +22,14 @@ pub(super) async fn image(
     format: Format,
 ) -> anyhow::Result<Exit> {
     match command {
-        cli::Image::Build { recipe, force, images } => {
+        cli::Image::Build { name, recipe, force, images } => {
             let store = ImageStore::new(config.images(&images)?);
             let recipe = match recipe {
                 Some(path) => load_recipe(&path)?,
-                None => Recipe::base(),
+                None => Recipe::named(&name).with_context(|| {
+                    let names = Recipe::NAMES.join(", ");
+                    format!("there is no recipe named `{name}`: there are {names}; use --recipe FILE for your own")
+                })?,
             };
             let cache = if force { Cache::Rebuild } else { Cache::Use };
             build_image(&store, &recipe, cache, format).await

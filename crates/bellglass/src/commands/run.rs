@@ -28,6 +28,7 @@ use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::output;
 use crate::render::EventPrinter;
+use crate::run_folder::{self, RunFolder};
 
 /// How long the worker may take to let go of the job before its sandbox is ended all the same.
 const LETTING_GO: Duration = Duration::from_secs(10);
@@ -43,9 +44,10 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     // Caught before anything is made that a sudden end would leave behind.
     let mut interruptions = Interruptions::catch()?;
     // A data folder for this job alone: a server may be using the usual one.
-    let data = tempfile::Builder::new().prefix("bellglass-run-").tempdir()?;
+    let data = RunFolder::make().context("cannot make a folder for the job")?;
     let (images, network) = (config.images(&flags.images)?, config.network()?);
     let (models, sandboxes) = (config.models(&config.data(None)?)?, config.sandboxes());
+    run_folder::sweep(&sandboxes).await;
     let installation =
         Installation::open(data.path(), &images, network, models, &sandboxes).await?;
     let installation = installation.without_successor();

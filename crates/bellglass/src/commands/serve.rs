@@ -18,6 +18,7 @@ use crate::exit::Exit;
 use crate::host_network::HostNetwork;
 use crate::installation::{Installation, Installed, SandboxSettings};
 use crate::live_files::LiveFiles;
+use crate::run_folder;
 
 pub(super) async fn serve(
     config: &Config,
@@ -37,6 +38,7 @@ pub(super) async fn serve(
     let address = listener.local_addr()?;
     let sandboxes = SandboxSettings { warm: Some(config.warm(flags.warm)), ..config.sandboxes() };
     let (network, models) = (config.network()?, config.models(&data)?);
+    run_folder::sweep(&sandboxes).await;
     let installation = Installation::open(&data, &images, network, models, &sandboxes).await?;
     // Before anything is counted.
     let other_metrics = crate::telemetry::count()?;

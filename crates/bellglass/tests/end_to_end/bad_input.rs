@@ -135,7 +135,7 @@ async fn jobs_that_cannot_be_accepted() {
         (with("\"isolation\":\"none\""), "invalid_request"),
         (with("\"network\":\"everything\""), "invalid_request"),
         (with("\"network\":{\"allow\":[\"*\"]}"), "invalid_request"),
-        (with("\"desktop\":true"), "not_available"),
+        (with("\"desktop\":{\"width\":1,\"height\":1}"), "invalid_request"),
         (with("\"webhook\":\"http://127.0.0.1:1/\""), "not_available"),
         (format!("{{\"{}\":1}}", "x".repeat(100_000)), "invalid_request"),
         (steps(&format!("{{\"tool\":\"{}\"}}", "x".repeat(100_000))), "unknown_tool"),

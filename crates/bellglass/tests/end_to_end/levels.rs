@@ -9,7 +9,7 @@ use crate::support::{Options, TestServer, archive, host, python, shell, step, te
 
 /// Whether jobs on gVisor are accepted. If not, this host has no gVisor at all, and the refusal says
 /// how to get it.
-async fn has_gvisor(server: &TestServer) -> bool {
+pub(crate) async fn has_gvisor(server: &TestServer) -> bool {
     let body = json!({ "isolation": "gvisor", "steps": [shell("true")] });
     let response = server.post("/schedule", body.to_string()).await;
     if response.status() == 202 {

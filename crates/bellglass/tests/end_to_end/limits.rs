@@ -29,7 +29,7 @@ async fn a_fork_bomb_is_bounded_and_the_next_step_works() {
     let server = TestServer::start();
     let steps = [
         json!({ "tool": "shell", "command": "bomb() { bomb | bomb & }; bomb; sleep 1000", "timeout": 2 }),
-        json!({ "tool": "python", "timeout": 2, "code":
+        json!({ "tool": "python", "fresh": true, "timeout": 2, "code":
             "import os, time\nwhile True:\n    try:\n        if os.fork() == 0: time.sleep(1000)\n    except OSError: pass" }),
         shell("echo works; pgrep -cx sleep; true"),
     ];

@@ -4,15 +4,19 @@
 //! events and never for time to pass.
 
 mod bad_input;
+mod browsing;
 mod cancelling;
 mod cleanup;
 mod client_commands;
 mod commands;
 mod crash;
+mod desktop;
+mod examples;
 mod files;
 mod isolation;
 mod job_log;
 mod jobs;
+mod kernels;
 mod levels;
 mod limits;
 mod network;
@@ -35,4 +39,8 @@ mod stubborn;
 mod support;
 mod sweeping;
 mod tasks;
+mod terminals;
 mod tools;
+
+/// Sandboxes that no job has asked for would be in the way of tests that count.
+const WARM: &str = "0";

@@ -63,7 +63,7 @@ async fn a_job_runs_and_its_report_is_true() {
 }
 
 #[tokio::test]
-async fn nothing_runs_as_the_user_itself_where_there_is_a_range() {
+async fn tools_are_not_the_user_itself_where_there_is_a_range() {
     let server = start(PlainUser::WithRange);
     let job = server.submit(&json!({ "steps": [wait_for_go()] })).await;
     server.wait_for_step(&job, "step.output", 1).await;
@@ -105,9 +105,12 @@ async fn memory_cannot_be_hidden_from_the_guest() {
     let server = start(PlainUser::WithSingleId);
     let code = "import os, ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\n\
                 try: os.memfd_create('x'); print('made')\nexcept OSError as error: print(errno.errorcode[error.errno])\n\
-                libc.shmget(0, 4096, 0o1600); print(errno.errorcode[ctypes.get_errno()])";
+                libc.shmget(0, 4096, 0o1600); print(errno.errorcode[ctypes.get_errno()])\n\
+                import mmap\n\
+                try: mmap.mmap(-1, 4096); print('mapped')\nexcept OSError as error: print(errno.errorcode[error.errno])\n\
+                try: open('/dev/zero', 'r+b', 0); print('opened')\nexcept OSError as error: print(errno.errorcode[error.errno])";
     let job = server.run(&json!({ "steps": [python(code)] })).await;
-    assert_eq!(step(&job, 1)["stdout"], "ENOSYS\nENOSYS\n", "{:#}", step(&job, 1));
+    assert_eq!(step(&job, 1)["stdout"], "ENOSYS\nENOSYS\nEPERM\nEACCES\n", "{:#}", step(&job, 1));
 }
 
 #[tokio::test]
@@ -117,7 +120,7 @@ async fn a_fork_bomb_is_bounded() {
         let bomb = "import os, time\nmade = 0\nwhile True:\n    try:\n        if os.fork() == 0: time.sleep(1000)\n        \
                     made += 1\n    except OSError as error:\n        print(made < 40, error.strerror, flush=True)\n        break\n";
         let steps = [
-            json!({ "tool": "python", "code": format!("{bomb}time.sleep(1000)"), "timeout": 2 }),
+            json!({ "tool": "python", "fresh": true, "code": format!("{bomb}time.sleep(1000)"), "timeout": 2 }),
             shell("echo works; pgrep -cx python3; true"),
         ];
         let limits = json!({ "processes": 40 });

@@ -247,3 +247,18 @@ async fn what_a_killed_server_kept_ready_is_gone_after_the_next_start() {
     assert!(!log.contains("sandbox.lost"), "{log}");
     assert!(!server.sandboxes().contains(&id));
 }
+
+/// One that waits can be killed as everything else can.
+#[tokio::test]
+async fn one_that_dies_waiting_is_cleared_away_and_replaced() {
+    let server = server_with_warm(1).await;
+    let made = waiting(&server);
+    host::guests_of(&made[0]).into_iter().for_each(host::kill_and_wait);
+    let job = server.run(&json!({ "steps": [shell("echo works")] })).await;
+    assert_eq!(step(&job, 1)["stdout"], "works\n", "{job:#}");
+    until_waiting(&server, 1).await;
+    assert_ne!(waiting(&server), made);
+    // No corpse: all that is there is the one that waits now.
+    let children = host::children_of(server.pid());
+    assert_eq!(children, host::guests_of(&waiting(&server)[0]));
+}

@@ -53,6 +53,13 @@ impl Run {
         signal(self.process.id() as i32, number);
     }
 
+    /// Folders of runs that are there.
+    fn runs(&self) -> Vec<PathBuf> {
+        let parents = fs::read_dir(self.folder.path().join("tmp")).unwrap().flatten();
+        let entries = parents.flat_map(|parent| fs::read_dir(parent.path()).unwrap()).flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+
     /// Waits for the end, checks that nothing is left, and returns the exit code.
     fn end(mut self) -> Option<i32> {
         let mut said = BufReader::new(self.process.stderr.take().unwrap());
@@ -61,9 +68,7 @@ impl Run {
         assert!(!said.contains("panicked"), "{said}");
         assert_eq!(host::guests_of(&self.job), Vec::<i32>::new(), "{said}");
         assert_eq!(host::control_groups_of(&self.job), Vec::<PathBuf>::new(), "{said}");
-        let left = fs::read_dir(self.folder.path().join("tmp")).unwrap().flatten();
-        let left: Vec<PathBuf> = left.map(|entry| entry.path()).collect();
-        assert_eq!(left, Vec::<PathBuf>::new(), "{said}");
+        assert_eq!(self.runs(), Vec::<PathBuf>::new(), "{said}");
         code
     }
 }
@@ -100,6 +105,25 @@ fn a_second_signal_takes_the_sandbox_along() {
     run.signal(Signal::TERM);
     // The job may have been over before the second came.
     assert!(matches!(run.end(), Some(1 | 3)));
+}
+
+/// Not even the process itself can clean up then; the next one does.
+#[test]
+fn what_a_killed_run_leaves_the_next_one_removes() {
+    let mut run = Run::start(&[shell("echo up; sleep 1000")]);
+    run.until("step.output");
+    run.process.kill().unwrap();
+    run.process.wait().unwrap();
+    assert_eq!(run.runs().len(), 1);
+    assert_ne!(host::control_groups_of(&run.job), Vec::<PathBuf>::new());
+    let mut next = bellglass(run.folder.path());
+    next.args(["run", "--json", "next.json"]).env("TMPDIR", run.folder.path().join("tmp"));
+    fs::write(run.folder.path().join("next.json"), json!({ "steps": [shell("true")] }).to_string())
+        .unwrap();
+    assert!(next.output().unwrap().status.success());
+    assert_eq!(run.runs(), Vec::<PathBuf>::new());
+    assert_eq!(host::guests_of(&run.job), Vec::<i32>::new());
+    assert_eq!(host::control_groups_of(&run.job), Vec::<PathBuf>::new());
 }
 
 #[test]

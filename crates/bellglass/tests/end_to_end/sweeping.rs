@@ -78,7 +78,22 @@ async fn orphans_are_removed_while_jobs_run_and_no_job_is_touched() {
 
 #[tokio::test]
 async fn jobs_that_come_and_go_are_not_swept_away() {
-    let server = busy_sweeper();
+    come_and_go(busy_sweeper()).await;
+}
+
+/// A sweep may have listed a waiting sandbox under its old name when it becomes a job's.
+#[tokio::test]
+async fn nor_are_those_whose_sandboxes_were_made_ahead() {
+    come_and_go(TestServer::with(Options {
+        config: "[worker]\nsweep = 0.1\n[sandbox.warm]\nmin = 4\n",
+        environment: vec![("BELLGLASS_WARM", "4".to_owned())],
+        slots: Some(4),
+        ..Options::default()
+    }))
+    .await;
+}
+
+async fn come_and_go(server: TestServer) {
     for _ in 0..12 {
         let body = json!({ "steps": [shell("sleep 0.05; echo done")] });
         let jobs = futures::future::join_all((0..6).map(|_| server.run(&body))).await;

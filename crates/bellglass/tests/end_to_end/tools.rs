@@ -29,9 +29,9 @@ async fn a_shell_step_has_a_folder_an_environment_and_a_time_limit() {
 }
 
 #[tokio::test]
-async fn python_and_typescript_run() {
+async fn python_and_typescript_run_as_programs_of_their_own() {
     let server = TestServer::start();
-    let typescript = |code: &str| json!({ "tool": "typescript", "code": code });
+    let typescript = |code: &str| json!({ "tool": "typescript", "fresh": true, "code": code });
     let job = server
         .run(&json!({ "steps": [
             python("import sys, os\nprint(sum(range(10)), os.getcwd())\nopen('p.txt', 'w').write('from python')"),

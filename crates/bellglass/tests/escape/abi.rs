@@ -47,6 +47,15 @@ async fn flags_through_clone3() {
     assert_refused(&TestServer::start(), &attempts).await;
 }
 
+/// Calls that came to the kernel after the filter's list, in both places where they come.
+#[tokio::test]
+async fn calls_that_nobody_knew() {
+    // 335 and 336 are made by the kernel itself, for traced programs, and pass every filter; to
+    // others they do nothing.
+    let attempts = [("call(337)", "ENOSYS"), ("call(423)", "ENOSYS"), ("call(467)", "ENOSYS")];
+    assert_refused(&TestServer::start(), &attempts).await;
+}
+
 /// Calls by x32 numbers, which are the same calls past every rule about the usual numbers.
 #[cfg(target_arch = "x86_64")]
 #[tokio::test]

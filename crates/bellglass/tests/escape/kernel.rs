@@ -137,6 +137,9 @@ async fn kernel_modules() {
         ("socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132)", "EPERM"),
         ("socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 132)", "EPERM"),
         ("socket.socket(socket.AF_INET, 6, 33)", "EPERM"),
+        ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 115)", "EPERM"),
+        ("socket.socket(socket.AF_INET6, socket.SOCK_DGRAM, 115)", "EPERM"),
+        ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136)", "EPERM"),
         ("call('mount', b'none', b'/tmp', b'squashfs', 0, None)", "EPERM"),
     ];
     assert_refused(&TestServer::start(), &attempts).await;

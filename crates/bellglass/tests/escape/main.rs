@@ -23,3 +23,6 @@ mod sockets;
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use all of it")]
 mod support;
 mod terminals;
+
+/// As in production, jobs get sandboxes that were made ahead.
+const WARM: &str = "1";

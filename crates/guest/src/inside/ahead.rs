@@ -39,6 +39,7 @@ pub(super) async fn serve(
             std::process::exit(1);
         }
     }
+    drop(connection);
     let config = adoption.guest;
     if confines_alike(&made, &config) {
         readiness.see_new_name();

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::collections::hash_map::{DefaultHasher, Entry, HashMap};
 use std::hash::Hasher;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::step::ToolError;
@@ -16,6 +16,7 @@ use bellglass_protocol::wire::CallResult;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::answer::Given;
 use super::failure::failure;
 use super::output::Output;
 
@@ -27,6 +28,8 @@ pub(super) struct Call {
     result: watch::Sender<Option<CallResult>>,
     /// Tells another call apart that comes with this call's id by mistake.
     fingerprint: u64,
+    /// What it gave beside text.
+    attachments: OnceLock<Vec<Given>>,
 }
 
 impl Call {
@@ -36,7 +39,13 @@ impl Call {
             cancel: CancellationToken::new(),
             result: watch::Sender::new(None),
             fingerprint,
+            attachments: OnceLock::new(),
         }
+    }
+
+    /// Keeps what the call gave beside text until it is forgotten.
+    pub(super) fn keep(&self, given: Vec<Given>) {
+        let _ = self.attachments.set(given);
     }
 
     pub(super) fn finish(&self, result: CallResult) {
@@ -90,6 +99,15 @@ impl Calls {
                 format!("another call already has the id `{}`", id.as_str()),
             )),
         }
+    }
+
+    /// Something beside text that a call gave.
+    pub(super) fn attachment(&self, id: &CallId, index: u32) -> Result<Given, ToolError> {
+        let call = self.lock().known.get(id).cloned();
+        let given = call.as_ref().and_then(|call| call.attachments.get());
+        given.and_then(|given| given.get(index as usize)).cloned().ok_or_else(|| {
+            failure("no_attachment", format!("the call `{}` gave no such thing", id.as_str()))
+        })
     }
 
     /// Cancels a call; one that is at its end already stays as it is.

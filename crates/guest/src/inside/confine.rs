@@ -5,6 +5,7 @@
 
 use std::io;
 
+use bellglass_protocol::cage::most_data_of_one;
 use bellglass_protocol::launch::GuestConfig;
 
 use super::bpf::Program;
@@ -88,9 +89,8 @@ impl Confinement {
         // A core dump would fill the workspace with what nobody asked for.
         limits.push((libc::RLIMIT_CORE, 0));
         limits.extend(config.processes.map(|count| (libc::RLIMIT_NPROC, u64::from(count))));
-        // The guest adds up all processes and ends the largest. This keeps one of them from running
-        // away between two looks.
-        limits.extend(config.memory.map(|room| (libc::RLIMIT_DATA, room.0 + room.0 / 4)));
+        let data = config.memory.map(|room| (libc::RLIMIT_DATA, most_data_of_one(room.0)));
+        limits.extend(data);
         // A hard limit cannot be raised; a lower one that is there already is as good.
         for (resource, limit) in &mut limits {
             *limit = (*limit).min(hard_limit(*resource)?);

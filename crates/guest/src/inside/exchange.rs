@@ -17,7 +17,7 @@ use super::Guest;
 use super::calls::{Admission, Call};
 use super::failure::failure;
 use super::follow::follow;
-use super::{tools, transfer};
+use super::{desktop, kernel, tools, transfer};
 
 pub(super) type Wire = Framed<MuxStream, FrameCodec>;
 
@@ -60,6 +60,21 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         }
         Request::CancelCall { id } => answer(wire, ok_or(guest.calls.cancel(&id))).await,
         Request::ForgetCall { id } => answer(wire, ok_or(guest.calls.forget(&id))).await,
+        Request::ReadAttachment { id, index } => match guest.calls.attachment(&id, index) {
+            Ok(given) => transfer::send_content(wire, given.content).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
+        Request::ReadNotebook { language } => match guest.kernels.notebook(language).await {
+            Ok(notebook) => transfer::send_content(wire, notebook).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
+        Request::StartDesktop { screen } => {
+            answer(wire, ok_or(desktop::start(guest, screen).await)).await
+        }
+        Request::WarmKernel { language } => {
+            kernel::warm(guest, language);
+            answer(wire, Reply::Ok).await
+        }
         Request::ReadFile { path } => transfer::read_file(guest, wire, path).await,
         Request::WriteFile { path, executable } => {
             transfer::write_file(guest, wire, path, executable).await
@@ -119,5 +134,7 @@ fn broken(call: &Call) -> CallResult {
         duration_ms: 0,
         output_bytes: call.output.total(),
         memory_kills: 0,
+        note: None,
+        attachments: Vec::new(),
     }
 }

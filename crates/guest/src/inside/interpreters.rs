@@ -82,7 +82,7 @@ pub(super) fn typescript(guest: &Guest, call: &Code) -> Result<Prepared, ToolErr
 }
 
 /// Everything that a tool process finds in its environment. Nothing comes from outside.
-fn environment(
+pub(super) fn environment(
     guest: &Guest,
     folder: &Path,
     more: &BTreeMap<String, String>,
@@ -112,22 +112,30 @@ fn environment(
     .map(|(name, value)| (name.into(), value.into()))
     .collect();
     variables.insert("PWD".into(), folder.into());
+    if let Some(display) = guest.desktop.name() {
+        variables.insert("DISPLAY".into(), display.into());
+    }
     for (name, value) in guest.way_out.environment() {
         variables.insert(name.into(), value.into());
     }
     for (name, value) in more {
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(failure(
-                "invalid_environment",
-                format!("`{name}` cannot be an environment variable; use letters, digits and `_`"),
-            ));
-        }
+        check_variable(name, value)?;
         variables.insert(name.into(), value.into());
     }
     Ok(variables.into_iter().collect())
 }
 
-fn find(program: &str) -> Result<PathBuf, ToolError> {
+pub(super) fn check_variable(name: &str, value: &str) -> Result<(), ToolError> {
+    if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+        return Err(failure(
+            "invalid_environment",
+            format!("`{name}` cannot be an environment variable; use letters, digits and `_`"),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn find(program: &str) -> Result<PathBuf, ToolError> {
     SEARCH_PATH
         .split(':')
         .map(|folder| Path::new(folder).join(program))
@@ -176,7 +184,7 @@ impl Drop for SourceFile {
 }
 
 /// A sandbox has one guest; a process that runs tests has many, whose calls have the same names.
-fn private_folder() -> PathBuf {
+pub(super) fn private_folder() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     match std::process::id() {
         1 => PathBuf::from("/tmp/.bellglass"),

@@ -41,6 +41,13 @@ pub(super) fn kill_tree(supervisor: libc::pid_t, tool_ids: (u32, u32)) {
     }
 }
 
+/// The processes that a supervisor has started itself, or adopted.
+pub(super) fn children_of(supervisor: libc::pid_t) -> Vec<libc::pid_t> {
+    let processes = Processes::read();
+    let children = processes.alive.iter().filter(|(_, parent)| **parent == supervisor);
+    children.map(|(pid, _)| *pid).collect()
+}
+
 /// Ends all that tools have left running and returns once it is gone, or after a few seconds. Does
 /// nothing unless this is the first process, because only then all others belong to tools.
 pub(super) fn kill_all_tools() {

@@ -38,8 +38,9 @@ pub(super) fn enter(config: &GuestConfig) -> io::Result<()> {
     let fence = create(&ruleset)?;
     let known = ruleset.handled_files;
     allow(&fence, "/", access::READ & known)?;
-    // Everything in /dev but shared memory is a device that leads nowhere.
-    allow(&fence, "/dev", access::DEVICES & known)?;
+    for device in devices(config) {
+        allow(&fence, device, access::DEVICES & known)?;
+    }
     // A process's own files, such as its rank when memory runs out. What configures the kernel is
     // mounted read-only and belongs to nobody inside.
     allow(&fence, "/proc", access::WRITE_FILE)?;
@@ -50,6 +51,16 @@ pub(super) fn enter(config: &GuestConfig) -> io::Result<()> {
         }
     }
     restrict(&fence)
+}
+
+/// What can be written to in /dev beside shared memory.
+fn devices(config: &GuestConfig) -> &'static [&'static str] {
+    match config.memory {
+        // All of them lead nowhere.
+        None => &["/dev"],
+        // Shared and writable, /dev/zero is memory that the guest could not add up.
+        Some(_) => &["/dev/null", "/dev/full", "/dev/tty", "/dev/pts"],
+    }
 }
 
 /// What can be done to files, by the kernel's numbers.

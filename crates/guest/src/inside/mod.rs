@@ -5,20 +5,25 @@
 //! again and asks for its calls by their ids. How the cage around it was built, it does not know.
 
 mod ahead;
+mod answer;
 mod attendance;
 mod bpf;
+mod browser;
 mod calls;
 mod confine;
+mod desktop;
 mod exchange;
 mod failure;
 mod files;
 mod follow;
 mod interpreters;
+mod kernel;
 mod kernel_gaps;
 mod kill;
 pub(crate) mod landlock;
 mod memory;
 mod output;
+mod ports;
 mod probe;
 mod process;
 mod processors;
@@ -28,6 +33,7 @@ mod run_process;
 mod seccomp;
 mod step_by_step;
 mod supervisor;
+mod terminal;
 mod tools;
 mod transfer;
 mod way_out;
@@ -47,9 +53,13 @@ use tokio::sync::watch;
 
 use ahead::Adapt;
 use attendance::{Attendance, Attending};
+use browser::Browsers;
 use calls::Calls;
 use confine::Confinement;
+use desktop::Desktop;
+use kernel::Kernels;
 use probe::Look;
+use terminal::Sessions;
 pub use way_out::Placer;
 use way_out::WayOut;
 use workspace::Workspace;
@@ -70,6 +80,10 @@ struct Guest {
     /// The wire of the worker that connected last.
     latest_wire: watch::Sender<Option<Mux>>,
     way_out: WayOut,
+    sessions: Sessions,
+    kernels: Kernels,
+    desktop: Desktop,
+    browsers: Browsers,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -194,6 +208,10 @@ async fn serve_job(
         memory_kills,
         latest_wire,
         way_out: WayOut::new(placer),
+        sessions: Sessions::default(),
+        kernels: Kernels::default(),
+        desktop: Desktop::default(),
+        browsers: Browsers::default(),
     });
     loop {
         let accepted = tokio::select! {

@@ -3,7 +3,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
@@ -18,7 +18,7 @@ use tokio::net::unix::pipe::Receiver;
 use super::confine::{Confinement, Stage, as_the_guest};
 use super::failure::failure;
 use super::reaper;
-use super::supervisor::{self, Plan, REPORT_BYTES, Report};
+use super::supervisor::{self, Input, Plan, REPORT_BYTES, Report};
 
 /// A program to run, with all that it may know.
 pub(super) struct Command {
@@ -33,31 +33,31 @@ pub(super) struct Command {
 
 /// A program that runs, or has run.
 pub(super) struct Process {
-    supervisor: Pid,
+    supervisor: Supervisor,
     pub(super) stdout: Receiver,
     pub(super) stderr: Receiver,
-    reports: Receiver,
 }
 
 impl Process {
     pub(super) fn start(command: &Command, confinement: &Confinement) -> Result<Self, ToolError> {
-        let arguments = c_strings(command.arguments.iter().map(OsString::as_os_str))?;
-        let variables: Vec<OsString> = command.environment.iter().map(variable).collect();
-        let environment = c_strings(variables.iter().map(OsString::as_os_str))?;
-        let program = c_string(command.program.as_os_str())?;
-        let folder = c_string(command.folder.as_os_str())?;
-        Self::fork(&program, &arguments, &environment, &folder, command, confinement)
+        let texts = Texts::of(command)?;
+        Self::fork(&texts, command, confinement)
             .map_err(|error| failure("cannot_start", format!("no process can be made: {error}")))
     }
 
-    fn fork(
-        program: &CString,
-        arguments: &[CString],
-        environment: &[CString],
-        folder: &CString,
+    /// Starts a program whose standard input and outputs are one terminal.
+    pub(super) fn start_on_terminal(
         command: &Command,
         confinement: &Confinement,
-    ) -> io::Result<Self> {
+        terminal: &OwnedFd,
+    ) -> Result<Supervisor, ToolError> {
+        let texts = Texts::of(command)?;
+        let stdio = [terminal.as_raw_fd(); 3];
+        start_supervisor(&texts, stdio, Input::Terminal, confinement)
+            .map_err(|error| failure("cannot_start", format!("no process can be made: {error}")))
+    }
+
+    fn fork(texts: &Texts, command: &Command, confinement: &Confinement) -> io::Result<Self> {
         let stdin = match &command.input {
             Some(bytes) => input_with(bytes)?,
             None => rustix::fs::openat(
@@ -70,34 +70,65 @@ impl Process {
         let pipe = || pipe_with(PipeFlags::CLOEXEC);
         let (stdout, child_stdout) = pipe()?;
         let (stderr, child_stderr) = pipe()?;
-        let (reports, child_reports) = as_the_guest(|| Ok(pipe()?))?;
-        let argument_list = pointers(arguments);
-        let environment_list = pointers(environment);
-        let plan = Plan {
-            program: program.as_ptr(),
-            arguments: argument_list.as_ptr(),
-            environment: environment_list.as_ptr(),
-            folder: folder.as_ptr(),
-            stdio: [stdin.as_raw_fd(), child_stdout.as_raw_fd(), child_stderr.as_raw_fd()],
-            reports: child_reports.as_raw_fd(),
-            confinement,
-        };
-        // SAFETY: the strings, lists and descriptors above live until after the call.
-        let pid = unsafe { supervisor::start(&plan) }.map_err(io::Error::from_raw_os_error)?;
-        Ok(Self {
-            supervisor: Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?,
-            stdout: Receiver::from_owned_fd(stdout)?,
-            stderr: Receiver::from_owned_fd(stderr)?,
-            reports: Receiver::from_owned_fd(reports)?,
-        })
+        let stdio = [stdin.as_raw_fd(), child_stdout.as_raw_fd(), child_stderr.as_raw_fd()];
+        let supervisor = start_supervisor(texts, stdio, Input::Plain, confinement)?;
+        let (stdout, stderr) = (Receiver::from_owned_fd(stdout)?, Receiver::from_owned_fd(stderr)?);
+        Ok(Self { supervisor, stdout, stderr })
     }
 
     /// Takes the process apart: its two outputs, and who reports its end.
     pub(super) fn split(self) -> (Receiver, Receiver, Supervisor) {
-        let supervisor =
-            Supervisor { pid: self.supervisor, reports: self.reports, partial: Vec::new() };
-        (self.stdout, self.stderr, supervisor)
+        (self.stdout, self.stderr, self.supervisor)
     }
+}
+
+/// A command as the kernel takes it.
+struct Texts {
+    program: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+    folder: CString,
+}
+
+impl Texts {
+    fn of(command: &Command) -> Result<Self, ToolError> {
+        let variables: Vec<OsString> = command.environment.iter().map(variable).collect();
+        Ok(Self {
+            program: c_string(command.program.as_os_str())?,
+            arguments: c_strings(command.arguments.iter().map(OsString::as_os_str))?,
+            environment: c_strings(variables.iter().map(OsString::as_os_str))?,
+            folder: c_string(command.folder.as_os_str())?,
+        })
+    }
+}
+
+/// `stdio` must be open until this returns.
+fn start_supervisor(
+    texts: &Texts,
+    stdio: [RawFd; 3],
+    input: Input,
+    confinement: &Confinement,
+) -> io::Result<Supervisor> {
+    let (reports, child_reports) = as_the_guest(|| Ok(pipe_with(PipeFlags::CLOEXEC)?))?;
+    let argument_list = pointers(&texts.arguments);
+    let environment_list = pointers(&texts.environment);
+    let plan = Plan {
+        program: texts.program.as_ptr(),
+        arguments: argument_list.as_ptr(),
+        environment: environment_list.as_ptr(),
+        folder: texts.folder.as_ptr(),
+        stdio,
+        input,
+        reports: child_reports.as_raw_fd(),
+        confinement,
+    };
+    // SAFETY: the strings, lists and descriptors above live until after the call.
+    let pid = unsafe { supervisor::start(&plan) }.map_err(io::Error::from_raw_os_error)?;
+    Ok(Supervisor {
+        pid: Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?,
+        reports: Receiver::from_owned_fd(reports)?,
+        partial: Vec::new(),
+    })
 }
 
 /// The guest's view of a supervisor.

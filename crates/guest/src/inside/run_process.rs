@@ -11,6 +11,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Guest;
+use super::answer::Answer;
 use super::calls::Call;
 use super::kill::kill_tree;
 use super::output::Output;
@@ -24,20 +25,12 @@ const LISTENING: Duration = Duration::from_secs(1);
 /// How much of what they write after the program's end is taken.
 const LISTENING_BYTES: usize = OUTPUT_WINDOW;
 
-/// How a program ended.
-pub(super) struct Ending {
-    pub(super) status: StepStatus,
-    pub(super) exit_code: Option<i32>,
-    pub(super) signal: Option<i32>,
-    pub(super) error: Option<ToolError>,
-}
-
 pub(super) async fn run(
     guest: &Guest,
     call: &Call,
     command: &Command,
     deadline: Instant,
-) -> Result<Ending, ToolError> {
+) -> Result<Answer, ToolError> {
     let process = Process::start(command, &guest.confinement)?;
     let (stdout, stderr, mut supervisor) = process.split();
     let mut outputs = Outputs::new(stdout, stderr);
@@ -63,9 +56,8 @@ pub(super) async fn run(
     Ok(ending(command, report, forced))
 }
 
-fn ending(command: &Command, report: Option<Report>, forced: Option<StepStatus>) -> Ending {
-    let mut ending =
-        Ending { status: StepStatus::Failed, exit_code: None, signal: None, error: None };
+fn ending(command: &Command, report: Option<Report>, forced: Option<StepStatus>) -> Answer {
+    let mut ending = Answer::of(StepStatus::Failed);
     match report {
         Some(Report::Ended(status)) => {
             ending.exit_code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
@@ -85,7 +77,11 @@ fn ending(command: &Command, report: Option<Report>, forced: Option<StepStatus>)
 }
 
 async fn kill(guest: &Guest, supervisor: &Supervisor) {
-    let pid = supervisor.pid();
+    kill_supervised(guest, supervisor.pid()).await;
+}
+
+/// Ends the tree under a supervisor without holding up anything else meanwhile.
+pub(super) async fn kill_supervised(guest: &Guest, pid: libc::pid_t) {
     let tool_ids = (guest.config.tool_uid, guest.config.tool_gid);
     let (done, wait) = tokio::sync::oneshot::channel();
     let killer = std::thread::Builder::new().name("killer".into()).spawn(move || {

@@ -14,6 +14,12 @@ use super::bpf::{Condition, Program, Rule, Verdict, assemble};
 /// them lie x86's x32 calls: the same calls by other numbers, past all rules.
 const UNKNOWN_CALLS: u32 = 467;
 
+/// Numbers that this architecture had not given to any call. New ones that only it has come here.
+#[cfg(target_arch = "x86_64")]
+const GAP: std::ops::Range<i64> = 335..424;
+#[cfg(target_arch = "aarch64")]
+const GAP: std::ops::Range<i64> = 295..424;
+
 /// The filter, ready to load. `gaps` are calls that this kernel must not be asked, and how they fail.
 pub(super) fn filter(config: &GuestConfig, gaps: &[(i64, i32)]) -> Program {
     let refused = |errno| move |call: i64| (call, Verdict::Refuse(errno));
@@ -39,6 +45,7 @@ pub(super) fn filter(config: &GuestConfig, gaps: &[(i64, i32)]) -> Program {
 fn absent(config: &GuestConfig) -> Vec<i64> {
     // Its flags lie in memory, where no filter can see them. Libraries fall back to clone.
     let mut absent = vec![libc::SYS_clone3];
+    absent.extend(GAP);
     if config.memory.is_some() {
         // Memory that lies in no process and in no folder could not be added up by the guest.
         absent.extend([libc::SYS_memfd_create, libc::SYS_shmget]);
@@ -171,8 +178,8 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
             is_not(2, libc::NETLINK_SOCK_DIAG),
         ],
     ];
-    // Other kinds than streams and datagrams, and other protocols for streams (SCTP, DCCP, ...):
-    // for these the kernel would load modules of its own accord.
+    // Other kinds than streams and datagrams, and other protocols for these (SCTP, DCCP, L2TP, ...):
+    // for them the kernel would load modules of its own accord.
     let of_kind =
         |kind: libc::c_int| Condition::Bits { argument: 1, mask: SOCKET_KIND, value: kind as u32 };
     for family in [libc::AF_INET, libc::AF_INET6] {
@@ -186,6 +193,14 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
             is_not(2, libc::IPPROTO_TCP),
             is_not(2, libc::IPPROTO_MPTCP),
         ]);
+        socket.push(vec![
+            is(0, family),
+            of_kind(libc::SOCK_DGRAM),
+            is_not(2, 0),
+            is_not(2, libc::IPPROTO_UDP),
+            is_not(2, libc::IPPROTO_ICMP),
+            is_not(2, libc::IPPROTO_ICMPV6),
+        ]);
     }
     // Other personalities switch protections off, such as the random layout of memory.
     let other = |value| Condition::IsNot { argument: 0, value };
@@ -194,12 +209,19 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
     let terminal = |value| vec![Condition::Is { argument: 1, value }];
     let ioctl = vec![terminal(TYPE_INTO_TERMINAL), terminal(PASTE_INTO_CONSOLE)];
 
-    BTreeMap::from([
+    let mut rules = BTreeMap::from([
         (libc::SYS_clone, clone),
         (libc::SYS_unshare, unshare),
         (libc::SYS_socket, socket),
         (libc::SYS_socketpair, vec![vec![is_not(0, libc::AF_UNIX)]]),
         (libc::SYS_personality, personality),
         (libc::SYS_ioctl, ioctl),
-    ])
+    ]);
+    if config.memory.is_some() {
+        // Memory that several processes share and no file holds could not be added up by the guest:
+        // it stays when it is unmapped but for one page.
+        let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32;
+        rules.insert(libc::SYS_mmap, vec![vec![has_flag(3, shared)]]);
+    }
+    rules
 }

@@ -20,9 +20,18 @@ pub(super) struct Plan<'a> {
     pub(super) folder: *const c_char,
     /// Become the child's descriptors 0, 1 and 2.
     pub(super) stdio: [RawFd; 3],
+    pub(super) input: Input,
     /// Takes the reports.
     pub(super) reports: RawFd,
     pub(super) confinement: &'a Confinement,
+}
+
+/// What standard input is to the program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Input {
+    Plain,
+    /// The terminal that controls it: keys such as ctrl-c become signals.
+    Terminal,
 }
 
 /// What the supervisor has to say, as it travels through the pipe.
@@ -143,6 +152,9 @@ unsafe fn become_program(plan: &Plan<'_>) -> Refused {
     // SAFETY: the plan's pointers are valid, and this process is a fork that will exec or exit.
     unsafe {
         libc::setsid();
+        if plan.input == Input::Terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+            return (Stage::Descriptors, last_errno());
+        }
         // Being nicer is allowed to all, and going back to none without a privilege.
         libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICENESS);
         if let Err(refused) = plan.confinement.apply() {

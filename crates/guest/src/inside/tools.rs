@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::step::{StepStatus, ToolError};
-use bellglass_protocol::tool::ToolCall;
-use bellglass_protocol::wire::CallResult;
+use bellglass_protocol::tool::{Code, ToolCall};
+use bellglass_protocol::wire::{CallResult, Language, OfferedAttachment};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Guest;
+use super::answer::{Answer, Given};
 use super::calls::Call;
 use super::failure::failure;
 use super::files;
 use super::interpreters::{self, Prepared};
-use super::run_process::{self, Ending};
+use super::{Guest, browser, desktop, kernel, ports, run_process, terminal};
 
 /// No call takes longer, whatever it was given. Far more than any job may last.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -28,7 +28,7 @@ const STOPPING: Duration = Duration::from_secs(1);
 pub(super) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    fn request(&self) {
+    pub(super) fn request(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
@@ -48,47 +48,92 @@ pub(super) async fn run(
     let kills = guest.memory_kills.clone();
     let kills_before = kills.load(Ordering::Relaxed);
     let deadline = start + limit.min(LONGEST);
-    let (ending, text) = match tool {
-        ToolCall::Shell(_) | ToolCall::Python(_) | ToolCall::TypeScript(_) => {
-            (run_program(&guest, &id, &tool, deadline, call).await, None)
-        }
-        tool => run_file_tool(guest, tool, deadline, call).await,
+    let answer = match tool.fault() {
+        Some((field, why)) => Err(failure("invalid_argument", format!("`{field}` {why}"))),
+        None => dispatch(&guest, &id, tool, deadline, call).await,
     };
+    let answer = answer.unwrap_or_else(Answer::of_error);
+    let attachments = answer.attachments.iter().map(offered).collect();
+    call.keep(answer.attachments);
     CallResult {
-        status: ending.status,
-        exit_code: ending.exit_code,
-        signal: ending.signal,
-        text,
-        error: ending.error,
+        status: answer.status,
+        exit_code: answer.exit_code,
+        signal: answer.signal,
+        text: answer.text,
+        error: answer.error,
         duration_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
         output_bytes: call.output.total(),
         memory_kills: kills.load(Ordering::Relaxed) - kills_before,
+        note: answer.note,
+        attachments,
     }
+}
+
+fn offered(given: &Given) -> OfferedAttachment {
+    OfferedAttachment { media_type: given.media_type.clone(), bytes: given.content.len() as u64 }
+}
+
+async fn dispatch(
+    guest: &Arc<Guest>,
+    id: &CallId,
+    tool: ToolCall,
+    deadline: Instant,
+    call: &Call,
+) -> Result<Answer, ToolError> {
+    match &tool {
+        ToolCall::Shell(shell) => match &shell.session {
+            Some(name) => terminal::shell(guest, name, shell, deadline, call).await,
+            None => {
+                run_program(guest, interpreters::shell(guest, id, shell)?, deadline, call).await
+            }
+        },
+        ToolCall::SendInput(input) => terminal::send_input(guest, input, deadline, call).await,
+        ToolCall::WaitFor(wait) => terminal::wait_for(guest, wait, deadline, call).await,
+        ToolCall::CloseSession(close) => terminal::close(guest, close).await,
+        ToolCall::Python(code) if in_kernel(Language::Python, code) => {
+            kernel::run(guest, Language::Python, code, deadline, call).await
+        }
+        ToolCall::TypeScript(code) if in_kernel(Language::TypeScript, code) => {
+            kernel::run(guest, Language::TypeScript, code, deadline, call).await
+        }
+        ToolCall::Python(code) => {
+            run_program(guest, interpreters::python(guest, id, code)?, deadline, call).await
+        }
+        ToolCall::TypeScript(code) => {
+            run_program(guest, interpreters::typescript(guest, code)?, deadline, call).await
+        }
+        ToolCall::Computer(computer) => desktop::computer(guest, computer, deadline, call).await,
+        ToolCall::Xdot(xdot) => desktop::xdot(guest, xdot, deadline, call).await,
+        ToolCall::Browser(browser) => browser::browse(guest, browser, deadline, call).await,
+        ToolCall::ListPorts(_) => {
+            tokio::task::spawn_blocking(ports::list).await.map_err(|_| broken())
+        }
+        ToolCall::WriteFile(_)
+        | ToolCall::ReadFile(_)
+        | ToolCall::EditFile(_)
+        | ToolCall::MultiEdit(_)
+        | ToolCall::CopyFile(_)
+        | ToolCall::FindFiles(_)
+        | ToolCall::DiffFiles(_)
+        | ToolCall::MoveFile(_)
+        | ToolCall::DeleteFile(_)
+        | ToolCall::ListFiles(_)
+        | ToolCall::SearchFiles(_) => run_file_tool(guest.clone(), tool, deadline, call).await,
+    }
+}
+
+/// Code runs in a kernel unless it does not want to, or the image has none.
+fn in_kernel(language: Language, code: &Code) -> bool {
+    !code.fresh && kernel::is_here(language)
 }
 
 async fn run_program(
-    guest: &Arc<Guest>,
-    id: &CallId,
-    tool: &ToolCall,
+    guest: &Guest,
+    prepared: Prepared,
     deadline: Instant,
     call: &Call,
-) -> Ending {
-    match prepare(guest, id, tool) {
-        Ok(prepared) => match run_process::run(guest, call, &prepared.command, deadline).await {
-            Ok(ending) => ending,
-            Err(error) => Ending::of_error(error),
-        },
-        Err(error) => Ending::of_error(error),
-    }
-}
-
-fn prepare(guest: &Guest, id: &CallId, tool: &ToolCall) -> Result<Prepared, ToolError> {
-    match tool {
-        ToolCall::Shell(call) => interpreters::shell(guest, id, call),
-        ToolCall::Python(call) => interpreters::python(guest, id, call),
-        ToolCall::TypeScript(call) => interpreters::typescript(guest, call),
-        other => Err(failure("not_a_program", format!("`{}` runs no program", other.name()))),
-    }
+) -> Result<Answer, ToolError> {
+    run_process::run(guest, call, &prepared.command, deadline).await
 }
 
 async fn run_file_tool(
@@ -96,38 +141,22 @@ async fn run_file_tool(
     tool: ToolCall,
     deadline: Instant,
     call: &Call,
-) -> (Ending, Option<String>) {
+) -> Result<Answer, ToolError> {
     let stop = Stop::default();
     let stopped = stop.clone();
     let mut work =
         tokio::task::spawn_blocking(move || files::run(&guest.workspace, &tool, &stopped));
     let forced = tokio::select! {
-        done = &mut work => return file_ending(done.unwrap_or_else(|_| Err(broken()))),
+        done = &mut work => return done.unwrap_or_else(|_| Err(broken())),
         () = sleep_until(deadline) => StepStatus::TimedOut,
         () = call.cancel.cancelled() => StepStatus::Cancelled,
     };
     stop.request();
     // What it did so far stays; the next call should not find it still at work.
     let _ = timeout(STOPPING, work).await;
-    (Ending { status: forced, exit_code: None, signal: None, error: None }, None)
-}
-
-fn file_ending(done: Result<String, ToolError>) -> (Ending, Option<String>) {
-    match done {
-        Ok(text) => {
-            let status = StepStatus::Succeeded;
-            (Ending { status, exit_code: None, signal: None, error: None }, Some(text))
-        }
-        Err(error) => (Ending::of_error(error), None),
-    }
+    Ok(Answer::of(forced))
 }
 
 fn broken() -> ToolError {
     failure("internal_error", "the tool itself broke; try again in another way")
-}
-
-impl Ending {
-    fn of_error(error: ToolError) -> Self {
-        Self { status: StepStatus::Failed, exit_code: None, signal: None, error: Some(error) }
-    }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use bellglass_protocol::step::ToolError;
-use bellglass_protocol::wire::{Frame, Receipt, Reply, WireError};
+use bellglass_protocol::wire::{DATA_CHUNK, Frame, Receipt, Reply, WireError};
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use tokio::sync::mpsc;
@@ -49,6 +49,16 @@ pub(super) async fn read_file(
     path: String,
 ) -> Result<(), WireError> {
     send_frames(guest, wire, move |workspace, frames| send_file(workspace, &path, frames)).await
+}
+
+/// Sends what is in memory as a file is sent.
+pub(super) async fn send_content(mut wire: Wire, mut content: Bytes) -> Result<(), WireError> {
+    wire.send(Frame::message(&Reply::File { bytes: content.len() as u64 })).await?;
+    while !content.is_empty() {
+        let piece = content.split_to(content.len().min(DATA_CHUNK));
+        wire.send(Frame::Data(piece)).await?;
+    }
+    answer(wire, Reply::End).await
 }
 
 pub(super) async fn list_folder(

@@ -4,35 +4,13 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
+use bellglass_protocol::cage::{COVERED_FILES, COVERED_FOLDERS, DEVICES, READ_ONLY_FOLDERS};
 use bellglass_protocol::quantity::ByteSize;
 
 use super::Failed;
 use super::syscalls::{Stage as _, mount};
 
 const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC;
-
-/// Devices that hold no state and lead nowhere.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
-
-/// Files of /proc that tell about or act on the whole machine.
-const COVERED_FILES: [&str; 10] = [
-    "kcore",         // the kernel's memory
-    "keys",          // other users' keyrings
-    "latency_stats", // what other processes wait for
-    "timer_list",    // kernel addresses
-    "timer_stats",   // what other processes do
-    "sched_debug",   // names of other processes
-    "sysrq-trigger", // reboots the machine
-    "kallsyms",      // kernel addresses
-    "interrupts",    // when others press keys or get packets
-    "cmdline",       // how the host was booted
-];
-
-/// Folders of /proc that tell about hardware.
-const COVERED_FOLDERS: [&str; 3] = ["acpi", "scsi", "asound"];
-
-/// Folders of /proc through which the kernel is configured.
-const READ_ONLY: [&str; 4] = ["sys", "bus", "fs", "irq"];
 
 /// Mounts /dev below the new root. The host's device files must still be reachable.
 pub(super) fn mount_dev(root: &Path, shared_memory: ByteSize) -> Result<(), Failed> {
@@ -101,7 +79,7 @@ pub(super) fn mount_proc(root: &Path, nested_sandboxing: bool) -> Result<(), Fai
         mount("none", path, "tmpfs", flags | libc::MS_RDONLY, "size=0k,nr_inodes=2")
             .stage(&format!("cover {}", path.display()))?;
     }
-    for path in READ_ONLY.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {
+    for path in READ_ONLY_FOLDERS.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {
         let source = path.to_string_lossy();
         mount(&source, path, "", libc::MS_BIND, "").stage("make /proc read-only")?;
         let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;

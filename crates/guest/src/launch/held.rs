@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use bellglass_protocol::launch::{Adopted, Adoption, LaunchFailure, LaunchOrder};
 
 use super::syscalls::Stage as _;
-use super::{Failed, describe, devices, mounts};
+use super::{Failed, describe, devices, mounts, privileges};
 
 /// The thread that can still build.
 pub(crate) struct Builder {
@@ -21,14 +21,16 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Starts the thread. The caller gives up its own privileges afterwards.
-    pub(super) fn start(made: LaunchOrder) -> io::Result<Self> {
+    /// Starts the thread, and gives up all that the calling one must not have.
+    pub(super) fn leave_behind(made: LaunchOrder) -> Result<Self, Failed> {
         let (adoption, to_come) = mpsc::channel();
         let thread = std::thread::Builder::new().name("builder".into()).spawn(move || {
             let gone = |_| io::Error::other("no job came");
             let adoption = to_come.recv().map_err(gone).stage("wait for a job")?;
             adapt(&made, &adoption)
-        })?;
+        });
+        let thread = thread.stage("start the builder")?;
+        privileges::drop_all_but_needed()?;
         Ok(Self { adoption, thread })
     }
 

@@ -127,11 +127,7 @@ fn inhabit(
     }
     match &order.kernel {
         Kernel::Host if order.held => {
-            let builder = held::Builder::start(order.clone()).stage("start the builder");
-            let builder = builder.and_then(|builder| {
-                privileges::drop_all_but_needed()?;
-                Ok(builder)
-            });
+            let builder = held::Builder::leave_behind(order.clone());
             let builder = builder.unwrap_or_else(|failed| give_up(&report, &failed));
             let adapt = Box::new(|adoption: &_| builder.build(adoption));
             crate::inside::run_ahead(listener, order.guest.clone(), || be_ready(report), adapt)
@@ -211,7 +207,12 @@ fn describe(order: &LaunchOrder) -> (Vec<String>, Vec<String>) {
     match order.ids {
         IdMapping::Range { base } => enforced.push(format!("ids 0-65535 inside are {base} and up outside")),
         IdMapping::Subordinate { uid_base, .. } => {
-            enforced.push(format!("ids inside are subordinate ids from {uid_base} outside"));
+            enforced.push(format!("ids of tools are subordinate ids from {uid_base} outside"));
+            missing.push(
+                "sandboxes of a plain user share one range of ids, and root inside is the server's \
+                 own user outside: as root each has ids of its own"
+                    .into(),
+            );
         }
         IdMapping::Single => missing.push(
             "no subordinate ids: guest and tools share one user, which is the server's own outside; \

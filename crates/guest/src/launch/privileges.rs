@@ -2,16 +2,10 @@
 
 use std::io;
 
+use bellglass_protocol::cage::GUEST_CAPABILITIES;
+
 use super::Failed;
 use super::syscalls::Stage as _;
-
-/// Capabilities, valid only inside the sandbox's user namespace, that the guest needs afterwards.
-const KEPT: [u32; 4] = [
-    5, // CAP_KILL: end processes of the tool user
-    6, // CAP_SETGID: become the tool user's group
-    7, // CAP_SETUID: become the tool user
-    8, // CAP_SETPCAP: empty the bounding set of tools
-];
 
 const LAST_CAPABILITY: u32 = 63;
 
@@ -33,7 +27,7 @@ const VERSION_3: u32 = 0x2008_0522;
 
 /// Keeps only what the guest needs, and makes sure that nothing below it can gain more.
 pub(crate) fn drop_all_but_needed() -> Result<(), Failed> {
-    keep_only(&KEPT)
+    keep_only(&GUEST_CAPABILITIES)
 }
 
 /// For a process that needs no privilege any more.

@@ -287,6 +287,12 @@ impl Tools {
         self.worker.call(self.step.get(), call).await
     }
 
+    /// Begins a call that has so many seconds.
+    pub async fn begin(&self, call: Value, seconds: f64) -> Exchange {
+        self.step.set(self.step.get() + 1);
+        self.worker.begin(self.step.get(), call, Duration::from_secs_f64(seconds)).await
+    }
+
     pub async fn text(&self, call: Value) -> String {
         let done = self.run(call).await;
         succeeded(&done);

@@ -1,9 +1,9 @@
 //! From a host name to a connection: policy, resolving, the check of addresses, connecting.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +11,7 @@ use base64::Engine as _;
 use bellglass_protocol::network::{Connection, Verdict, is_public};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::Egress;
@@ -35,13 +36,35 @@ pub(super) trait Resolve: Send + Sync {
     async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
 
-/// The host's own way of finding them.
-pub(super) struct HostResolver;
+/// The host's own way of finding them. It takes a thread for as long as the name servers take to
+/// answer, whether or not somebody still waits, so there are few of these threads.
+pub(super) struct HostResolver {
+    /// Look-ups that one sandbox may have under way.
+    own: Arc<Semaphore>,
+}
+
+/// Look-ups of one sandbox, and of all together.
+const OWN_LOOK_UPS: usize = 8;
+static ALL_LOOK_UPS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(64)));
+
+impl HostResolver {
+    pub(super) fn new() -> Self {
+        Self { own: Arc::new(Semaphore::new(OWN_LOOK_UPS)) }
+    }
+}
 
 #[async_trait]
 impl Resolve for HostResolver {
     async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        Ok(tokio::net::lookup_host((host, port)).await?.collect())
+        let own = self.own.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let all = ALL_LOOK_UPS.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let host = host.to_owned();
+        let looking_up = tokio::task::spawn_blocking(move || {
+            // They come back with the thread, and not when nobody waits for it any more.
+            let _permits = (own, all);
+            Ok((host.as_str(), port).to_socket_addrs()?.collect())
+        });
+        looking_up.await.map_err(io::Error::other)?
     }
 }
 
@@ -119,7 +142,8 @@ async fn try_dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, V
     }
     let settings = egress.settings();
     let may_reach = |address: IpAddr| {
-        is_public(address) || settings.private_exceptions.contains(&address.to_canonical())
+        (is_public(address) && !is_of_this_machine(address))
+            || settings.private_exceptions.contains(&address.to_canonical())
     };
     if let Some(proxy) = &settings.upstream {
         // The proxy resolves names where we may not be able to; what is plainly an address, or a
@@ -161,6 +185,22 @@ fn is_address_in_disguise(host: &str) -> bool {
     let is_hex = last.strip_prefix("0x").or(last.strip_prefix("0X"));
     last.bytes().all(|byte| byte.is_ascii_digit())
         || is_hex.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Whether an address is one of this machine's own, however public: its services may trust what comes
+/// from the machine itself.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Nothing is sent: the kernel only chooses what it would send from, which for its own addresses
+    // is the address itself.
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip().to_canonical() == address.to_canonical())
 }
 
 fn is_localhost(host: &str) -> bool {
@@ -209,6 +249,32 @@ fn shown(host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machines_own_addresses_are_known() {
+        for own in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(is_of_this_machine(own.parse().unwrap()), "{own}");
+        }
+        // Set aside for documentation, so that nobody has them.
+        for other in ["192.0.2.1", "2001:db8::1"] {
+            assert!(!is_of_this_machine(other.parse().unwrap()), "{other}");
+        }
+    }
+
+    /// A look-up keeps its place until its thread is free, not until somebody has lost patience.
+    #[tokio::test]
+    async fn look_ups_are_few_at_once() {
+        let resolver = HostResolver::new();
+        let held = resolver.own.clone().acquire_many_owned(OWN_LOOK_UPS as u32).await.unwrap();
+        let mut waiting = Box::pin(resolver.resolve("127.0.0.1", 80));
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        assert_eq!(resolver.own.available_permits(), 0);
+        drop(held);
+        assert_eq!(waiting.await.unwrap(), ["127.0.0.1:80".parse().unwrap()]);
+        while resolver.own.available_permits() < OWN_LOOK_UPS {
+            tokio::task::yield_now().await;
+        }
+    }
 
     #[test]
     fn addresses_in_disguise_are_known() {

@@ -85,7 +85,7 @@ impl Egress {
             settings: RwLock::new(settings),
             log,
             live: LiveConnections::default(),
-            resolver: Box::new(HostResolver),
+            resolver: Box::new(HostResolver::new()),
             secrets: Vec::new(),
             interceptor: None,
         }

@@ -7,6 +7,7 @@ mod build;
 mod debian;
 mod enclosure;
 mod error;
+mod extension;
 mod finish;
 mod identity;
 mod inventory;

@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::extension::Extension;
+
 const BASE: &str = include_str!("../../../../image/base.toml");
+const DESKTOP: &str = include_str!("../../../../image/desktop.toml");
 
 /// What an image is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,24 +86,56 @@ pub enum RecipeError {
 }
 
 impl Recipe {
-    /// The recipe that is built into the program.
+    /// The names of the recipes that are built into the program.
+    pub const NAMES: [&str; 2] = ["base", "desktop"];
+
+    /// The recipe of the image that jobs start from by default.
     pub fn base() -> Self {
-        match Self::parse(BASE, "image/base.toml") {
+        Self::embedded(BASE, "image/base.toml")
+    }
+
+    /// A recipe that is built into the program, by its name.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "base" => Some(Self::base()),
+            "desktop" => Some(Self::embedded(DESKTOP, "image/desktop.toml")),
+            _ => None,
+        }
+    }
+
+    fn embedded(text: &str, file: &str) -> Self {
+        match Self::parse(text, file) {
             Ok(recipe) => recipe,
-            Err(error) => unreachable!("a test keeps the embedded recipe valid: {error}"),
+            Err(error) => unreachable!("a test keeps the embedded recipes valid: {error}"),
         }
     }
 
     /// Reads a recipe; `file` is only used to say where an error is.
     pub fn parse(text: &str, file: &str) -> Result<Self, RecipeError> {
-        let recipe: Self = toml::from_str(text).map_err(|error| {
+        let syntax = |error: toml::de::Error| {
             let offset = error.span().map_or(0, |span| span.start).min(text.len());
             RecipeError::Syntax {
                 file: file.to_owned(),
                 line: 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count(),
                 message: error.message().to_owned(),
             }
-        })?;
+        };
+        let is_extension =
+            toml::from_str::<toml::Table>(text).is_ok_and(|table| table.contains_key("extends"));
+        let recipe: Self = if is_extension {
+            let extension: Extension = toml::from_str(text).map_err(syntax)?;
+            let base = extension.extends.clone();
+            // An extension of an extension would be hard to read, and of itself without an end.
+            match base.as_str() {
+                "base" => extension.onto(Self::base()),
+                _ => {
+                    let (file, rule) = (file.to_owned(), "the name of a whole recipe: `base`");
+                    return Err(RecipeError::Value { file, key: "extends", value: base, rule });
+                }
+            }
+        } else {
+            toml::from_str(text).map_err(syntax)?
+        };
         recipe.check(file)?;
         Ok(recipe)
     }
@@ -200,6 +235,22 @@ mod tests {
         assert_eq!((recipe.name.as_str(), recipe.suite.as_str()), ("base", "bookworm"));
         assert!(recipe.npm.packages.iter().any(|package| package.ends_with("glibc@2.8.1")));
         assert_eq!(recipe.user.id, 1000);
+    }
+
+    #[test]
+    fn the_desktop_is_the_base_and_more() {
+        let (base, desktop) = (Recipe::base(), Recipe::named("desktop").unwrap());
+        assert_eq!(desktop.name, "desktop");
+        assert!(desktop.debian.packages.starts_with(&base.debian.packages));
+        assert!(desktop.debian.packages.iter().any(|name| name == "chromium"));
+        assert_eq!((&desktop.npm, &desktop.user), (&base.npm, &base.user));
+        for name in Recipe::NAMES {
+            assert_eq!(Recipe::named(name).unwrap().name, name);
+        }
+        let error = Recipe::parse("name = \"x\"\nextends = \"desktop\"", "my.toml").unwrap_err();
+        assert!(error.to_string().starts_with("my.toml: `extends` has the value"), "{error}");
+        let error = Recipe::parse("name = \"x\"\nextends = \"base\"\nsweet = 1", "my.toml");
+        assert!(error.unwrap_err().to_string().starts_with("my.toml:3: unknown field"));
     }
 
     #[test]

@@ -6,6 +6,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
+use bellglass_protocol::cage::{
+    COVERED_FILES, COVERED_FOLDERS, DEVICES, GUEST_CAPABILITIES, READ_ONLY_FOLDERS, WORKSPACE,
+    most_data_of_one,
+};
 use bellglass_protocol::launch::{IdMapping, Kernel, LEAST_LANDLOCK, LaunchOrder};
 use bellglass_protocol::report::{Check, MountPoint, Probe};
 use serde::{Deserialize, Serialize};
@@ -56,7 +60,7 @@ impl Claims {
             ("core_dump".to_owned(), 0),
         ]);
         limits.extend(guest.processes.map(|count| ("processes".to_owned(), u64::from(count))));
-        limits.extend(guest.memory.map(|room| ("data".to_owned(), room.0 + room.0 / 4)));
+        limits.extend(guest.memory.map(|room| ("data".to_owned(), most_data_of_one(room.0))));
         Self {
             kernel: order.kernel.clone(),
             hostname: order.name.clone(),
@@ -81,6 +85,8 @@ pub(super) struct Outside {
     pub(super) group_values: Vec<String>,
     /// The guest's control groups, one line for each hierarchy.
     pub(super) guest_groups: String,
+    /// For each thread of the guest its effective capabilities and whether it can gain others.
+    pub(super) guest_threads: Vec<(String, String)>,
 }
 
 impl Outside {
@@ -90,8 +96,22 @@ impl Outside {
             namespaces: namespaces.clone(),
             group_values: claims.group_settings.iter().map(read).map(|v| v.trim().into()).collect(),
             guest_groups: fs::read_to_string(format!("/proc/{guest}/cgroup")).unwrap_or_default(),
+            guest_threads: threads(guest),
         }
     }
+}
+
+fn threads(guest: i32) -> Vec<(String, String)> {
+    let threads = fs::read_dir(format!("/proc/{guest}/task")).into_iter().flatten().flatten();
+    let status = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+    let fields = status.map(|status| {
+        let field = |name: &str| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            value.unwrap_or_default().trim().to_owned()
+        };
+        (field("CapEff:"), field("NoNewPrivs:"))
+    });
+    fields.collect()
 }
 
 /// The namespaces of this process, by kind.
@@ -153,6 +173,7 @@ fn of_the_hosts_kernel(claims: &Claims, inside: &Probe, outside: &Outside) -> Ve
         ),
         Check::equal("routes", "none", or_none(inside.routes.join(", "))),
         namespaces(inside, outside),
+        guest_threads(outside),
         mounts(&inside.mount_list),
     ];
     if claims.landlock {
@@ -200,32 +221,41 @@ fn connections(inside: &Probe) -> Check {
     check("addresses outside", "unreachable", problems)
 }
 
-/// The host's device files that are mounted one by one. They hold no state and lead nowhere.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// No thread of the guest has kept what only the building of the cage needed.
+fn guest_threads(outside: &Outside) -> Check {
+    let kept = GUEST_CAPABILITIES.iter().fold(0u64, |mask, number| mask | 1 << number);
+    let mut problems: Vec<String> = outside
+        .guest_threads
+        .iter()
+        .filter(|(capabilities, no_new_privs)| {
+            let mask = u64::from_str_radix(capabilities, 16).unwrap_or(u64::MAX);
+            mask & !kept != 0 || no_new_privs != "1"
+        })
+        .map(|(capabilities, no_new_privs)| format!("{capabilities}, no_new_privs {no_new_privs}"))
+        .collect();
+    if outside.guest_threads.is_empty() {
+        problems.push("no thread was found".into());
+    }
+    let claimed = format!("at most capabilities {kept:x}, with no_new_privs");
+    check("the guest's threads", &claimed, problems)
+}
 
-/// Nothing of the host is mounted: only kinds that are the sandbox's own, no set-uid anywhere, and
-/// device files only as single files below /dev.
+/// Nothing of the host is mounted: only what stands in every cage, no set-uid anywhere, and device
+/// files only as single files below /dev.
 fn mounts(mounts: &[MountPoint]) -> Check {
     let mut problems = Vec::new();
     for MountPoint { path, kind, flags } in mounts {
         let has = |flag: &str| flags.split(',').any(|each| each == flag);
-        let is_device = path.strip_prefix("/dev/").is_some_and(|name| DEVICES.contains(&name));
-        let is_own = match &**kind {
-            "overlay" => path == "/",
-            // The sandbox's scratch space, wherever it shows.
-            "ext4" | "tmpfs" => true,
-            "proc" => path == "/proc" || path.starts_with("/proc/"),
-            "devpts" => path == "/dev/pts",
-            _ => false,
-        } || is_device
-            || covers(path);
-        if !is_own {
+        let furniture = Furniture::at(path);
+        if !furniture.as_ref().is_some_and(|expected| expected.is_of(kind, mounts)) {
             problems.push(format!("{path} is {kind}"));
         }
-        if !has("nosuid") && !is_device && !covers(path) {
+        let is_device = matches!(furniture, Some(Furniture::Device | Furniture::CoveredFile));
+        let is_in_proc = path.starts_with("/proc/");
+        if !has("nosuid") && !is_device && !is_in_proc {
             problems.push(format!("{path} allows set-uid programs"));
         }
-        if !has("nodev") && !path.starts_with("/dev") && !covers(path) {
+        if !has("nodev") && !path.starts_with("/dev") && !is_in_proc {
             problems.push(format!("{path} allows device files"));
         }
     }
@@ -239,9 +269,45 @@ fn mounts(mounts: &[MountPoint]) -> Check {
     check("mounts", "the sandbox's own, without set-uid programs and devices", problems)
 }
 
-/// Whether something below /proc is covered by this mount: by `/dev/null` or by an empty folder.
-fn covers(path: &str) -> bool {
-    path.starts_with("/proc/")
+/// What is mounted at a place in every cage.
+#[derive(Debug, PartialEq, Eq)]
+enum Furniture {
+    Of(&'static [&'static str]),
+    Device,
+    CoveredFile,
+}
+
+impl Furniture {
+    fn at(path: &str) -> Option<Self> {
+        let below = |folder: &str, names: &[&str]| {
+            path.strip_prefix(folder).is_some_and(|name| names.contains(&name))
+        };
+        match path {
+            "/" => Some(Self::Of(&["overlay"])),
+            // The sandbox's scratch space, which is in memory or on a disk of its own.
+            WORKSPACE | "/tmp" => Some(Self::Of(&["tmpfs", "ext4"])),
+            "/dev" | "/dev/shm" => Some(Self::Of(&["tmpfs"])),
+            "/dev/pts" => Some(Self::Of(&["devpts"])),
+            "/proc" => Some(Self::Of(&["proc"])),
+            _ if below("/dev/", &DEVICES) => Some(Self::Device),
+            _ if below("/proc/", &COVERED_FILES) => Some(Self::CoveredFile),
+            _ if below("/proc/", &COVERED_FOLDERS) => Some(Self::Of(&["tmpfs"])),
+            _ if below("/proc/", &READ_ONLY_FOLDERS) => Some(Self::Of(&["proc"])),
+            _ => None,
+        }
+    }
+
+    fn is_of(&self, kind: &str, mounts: &[MountPoint]) -> bool {
+        match self {
+            Self::Of(kinds) => kinds.contains(&kind),
+            // Of whatever kind the host's /dev is.
+            Self::Device => true,
+            // What lies there is /dev/null.
+            Self::CoveredFile => {
+                mounts.iter().any(|mount| mount.path == "/dev/null" && mount.kind == kind)
+            }
+        }
+    }
 }
 
 fn writable(claims: &Claims, inside: &Probe) -> Check {

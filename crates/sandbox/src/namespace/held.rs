@@ -25,6 +25,13 @@ pub(super) struct Hold {
     name: SandboxName,
 }
 
+/// The name of a sandbox, and the one that it was made under if that is another: its processes and
+/// control groups still have it.
+pub(super) struct Holds {
+    pub(super) _name: Hold,
+    pub(super) _made_as: Option<Hold>,
+}
+
 impl HeldNames {
     /// Takes hold of a name. Blocks while a sandbox of this name is being swept away.
     pub(super) fn hold(self: &Arc<Self>, name: &SandboxName) -> Hold {
@@ -44,14 +51,26 @@ impl HeldNames {
                 return false;
             }
         }
+        let _end = EndOfSweep { names: self, name };
         work();
-        self.lock().being_swept.remove(name);
-        self.swept.notify_all();
         true
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+/// However the work ends, whoever waits for the name must not wait for ever.
+struct EndOfSweep<'a> {
+    names: &'a HeldNames,
+    name: &'a SandboxName,
+}
+
+impl Drop for EndOfSweep<'_> {
+    fn drop(&mut self) {
+        self.names.lock().being_swept.remove(self.name);
+        self.names.swept.notify_all();
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::path::Path;
 use std::sync::Mutex;
 
 use bellglass_protocol::launch::IdMapping;
+
+use super::id_blocks::IdBlocks;
 
 /// Gives out id mappings.
 #[derive(Debug)]
@@ -20,25 +23,29 @@ enum Kind {
 
 #[derive(Debug)]
 struct Ranges {
+    /// Who else on this host has which ranges.
+    host: IdBlocks,
+    /// Ranges that are ours to give, by their numbers.
+    own: Vec<u32>,
+    /// The bases of those that sandboxes have.
     used: HashSet<u32>,
-    next: u32,
+    /// Where among our own the search begins, so that a range rests before it is given again.
+    next: usize,
 }
 
 /// How many ids a sandbox has when root gives them.
 const RANGE: u32 = 65_536;
 /// The first range: above everything that distributions give out to people and to containers.
 const FIRST_BASE: u32 = 0x4000_0000;
-const RANGES: u32 = 16_000;
 
 /// Tools run as this user inside, so fewer ids would not do.
 const LEAST_SUBORDINATE_IDS: u32 = 1001;
 
 impl IdRanges {
-    pub(super) fn detect() -> Self {
+    /// For the sandboxes below this folder.
+    pub(super) fn detect(folder: &Path) -> Self {
         let kind = if rustix::process::geteuid().is_root() {
-            // Starting at a place of its own spares two servers on one host most collisions.
-            let next = std::process::id() % RANGES;
-            Kind::Root(Mutex::new(Ranges { used: HashSet::new(), next }))
+            Kind::Root(Mutex::new(Ranges::new(IdBlocks::of_host(folder))))
         } else {
             Kind::Fixed(subordinate_ids().unwrap_or(IdMapping::Single))
         };
@@ -50,14 +57,7 @@ impl IdRanges {
             Kind::Fixed(mapping) => Some(*mapping),
             Kind::Root(ranges) => {
                 let mut ranges = ranges.lock().expect("no code panics while it holds this lock");
-                for _ in 0..RANGES {
-                    let base = FIRST_BASE + ranges.next * RANGE;
-                    ranges.next = (ranges.next + 1) % RANGES;
-                    if ranges.used.insert(base) {
-                        return Some(IdMapping::Range { base });
-                    }
-                }
-                None
+                ranges.take().map(|base| IdMapping::Range { base })
             }
         }
     }
@@ -73,6 +73,31 @@ impl IdRanges {
         if let (Kind::Root(ranges), IdMapping::Range { base }) = (&self.kind, mapping) {
             ranges.lock().expect("no code panics while it holds this lock").used.remove(&base);
         }
+    }
+}
+
+impl Ranges {
+    fn new(host: IdBlocks) -> Self {
+        let own = host.held_already();
+        Self { host, own, used: HashSet::new(), next: 0 }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        self.take_own().or_else(|| {
+            self.own.extend(self.host.claim()?);
+            self.take_own()
+        })
+    }
+
+    fn take_own(&mut self) -> Option<u32> {
+        for _ in 0..self.own.len() {
+            let base = FIRST_BASE + self.own[self.next % self.own.len()] * RANGE;
+            self.next = (self.next + 1) % self.own.len();
+            if self.used.insert(base) {
+                return Some(base);
+            }
+        }
+        None
     }
 }
 
@@ -128,13 +153,31 @@ mod tests {
 
     #[test]
     fn no_range_is_given_twice() {
-        let ranges = IdRanges {
-            kind: Kind::Root(Mutex::new(Ranges { used: HashSet::new(), next: RANGES - 1 })),
+        let folders = tempfile::tempdir().unwrap();
+        let register = folders.path().join("register");
+        let ranges = |name: &str| {
+            let owner = folders.path().join(name);
+            fs::create_dir_all(&owner).unwrap();
+            IdRanges { kind: Kind::Root(Mutex::new(Ranges::new(IdBlocks::new(&register, &owner)))) }
         };
-        let first = ranges.take().unwrap();
-        let second = ranges.take().unwrap();
-        assert_ne!(first, second);
-        ranges.give_back(first);
-        assert_eq!(ranges.take(), Some(IdMapping::Range { base: FIRST_BASE + RANGE }));
+        let (one, other) = (ranges("one"), ranges("other"));
+        let mut given = HashSet::new();
+        for _ in 0..100 {
+            for ranges in [&one, &other] {
+                let Some(IdMapping::Range { base }) = ranges.take() else {
+                    panic!("there are more")
+                };
+                assert!(given.insert(base), "{base} twice");
+            }
+        }
+        // One that starts again has what it had, and knows from records what is in use of it.
+        let again = ranges("one");
+        let Some(IdMapping::Range { base }) = again.take() else { panic!("there are more") };
+        assert!(given.contains(&base));
+        // What belongs to a folder that is gone is free.
+        fs::remove_dir(folders.path().join("other")).unwrap();
+        let third = ranges("third");
+        let Some(IdMapping::Range { base }) = third.take() else { panic!("there are more") };
+        assert!(given.contains(&base));
     }
 }

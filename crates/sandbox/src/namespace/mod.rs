@@ -7,6 +7,7 @@ mod attestation;
 pub(crate) mod control_groups;
 mod guest_binary;
 mod held;
+mod id_blocks;
 pub(crate) mod ids;
 mod launcher;
 mod prepared;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bellglass_protocol::cage::WORKSPACE;
 use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::launch::{GuestConfig, IdMapping, Kernel, LaunchOrder};
 use sha2::{Digest as _, Sha256};
@@ -36,7 +38,7 @@ use crate::backend::{
 use attestation::Claims;
 use control_groups::ControlGroups;
 use guest_binary::GuestBinary;
-use held::HeldNames;
+use held::{HeldNames, Holds};
 use ids::IdRanges;
 use launcher::Launcher;
 use prepared::PreparedCage;
@@ -84,12 +86,13 @@ impl NamespaceBackend {
         let guest = GuestBinary::load().map_err(BackendError::io("load the guest"))?;
         let digest = hex::encode(Sha256::digest(folder.as_os_str().as_encoded_bytes()));
         let groups = ControlGroups::detect(&format!("{}-", &digest[..8]));
+        let ids = IdRanges::detect(&folder);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Shared {
             folder,
             guest,
             groups,
-            ids: IdRanges::detect(),
+            ids,
             kernel,
             disks: Disks::detect(),
             held: Arc::default(),
@@ -114,12 +117,12 @@ impl Backend for NamespaceBackend {
         let (shared, order) = (self.shared.clone(), order.clone());
         let _turn = self.shared.turn_to_build().await;
         blocking(move || {
-            let hold = shared.held.hold(&order.name);
+            let holds = Holds { _name: shared.held.hold(&order.name), _made_as: None };
             let record = shared.start(&order, Purpose::Now)?;
-            Ok((shared, record, hold))
+            Ok((shared, record, holds))
         })
         .await
-        .and_then(|(shared, record, hold)| NamespaceSandbox::boxed(shared, record, hold))
+        .and_then(|(shared, record, holds)| NamespaceSandbox::boxed(shared, record, holds))
     }
 
     async fn prepare(
@@ -139,13 +142,17 @@ impl Backend for NamespaceBackend {
         let (shared, name) = (self.shared.clone(), name.clone());
         let found = blocking(move || {
             let hold = shared.held.hold(&name);
-            let record = shared.record_of(&name).filter(Record::is_alive);
-            Ok(record.map(|record| (shared, record, hold)))
+            let Some(record) = shared.record_of(&name).filter(Record::is_alive) else {
+                return Ok(None);
+            };
+            let made_as = record.made_as.as_deref().and_then(SandboxName::parse);
+            let made_as = made_as.map(|made_as| shared.held.hold(&made_as));
+            Ok(Some((shared, record, Holds { _name: hold, _made_as: made_as })))
         })
         .await?;
-        let Some((shared, record, hold)) = found else { return Ok(None) };
+        let Some((shared, record, holds)) = found else { return Ok(None) };
         shared.ids.reserve(record.ids);
-        NamespaceSandbox::boxed(shared, record, hold).map(Some)
+        NamespaceSandbox::boxed(shared, record, holds).map(Some)
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), BackendError> {
@@ -192,9 +199,34 @@ impl Shared {
             // An earlier sandbox of this name ended together with whoever would have cleaned up.
             self.remove(&order.name);
         }
+        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
+        let result = self.with_ids(|ids| self.launch(order, &folder, ids, purpose));
+        if result.is_err() {
+            self.remove_traces(&order.name);
+        }
+        result
+    }
+
+    /// Takes ids for a sandbox; they come back if it is not made.
+    fn with_ids(
+        &self,
+        make: impl FnOnce(IdMapping) -> Result<Record, BackendError>,
+    ) -> Result<Record, BackendError> {
         let ids = self.ids.take().ok_or_else(|| {
-            BackendError::Unsupported("all id ranges are in use; let some sandboxes end".into())
+            BackendError::Unsupported(
+                "no id range is left, or they cannot be registered below /run; let some sandboxes \
+                 end, and look at the log"
+                    .into(),
+            )
         })?;
+        let result = self.suits_kernel(ids).and_then(|()| make(ids));
+        if result.is_err() {
+            self.ids.give_back(ids);
+        }
+        result
+    }
+
+    fn suits_kernel(&self, ids: IdMapping) -> Result<(), BackendError> {
         if ids == IdMapping::Single && self.kernel != Kernel::Host {
             return Err(BackendError::Unsupported(
                 "gVisor needs more than one id: run as root, or install uidmap and add a line for \
@@ -202,13 +234,7 @@ impl Shared {
                     .into(),
             ));
         }
-        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
-        let result = self.launch(order, &folder, ids, purpose);
-        if result.is_err() {
-            self.remove_traces(&order.name);
-            self.ids.give_back(ids);
-        }
-        result
+        Ok(())
     }
 
     fn launch(
@@ -263,7 +289,7 @@ impl Shared {
             shared_memory: resources::shared_memory(limits),
             kernel: self.kernel.clone(),
             guest: GuestConfig {
-                workspace: "/workspace".into(),
+                workspace: WORKSPACE.into(),
                 tool_uid: TOOL_ID,
                 tool_gid: TOOL_ID,
                 home: "/home/agent".into(),

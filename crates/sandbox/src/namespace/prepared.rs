@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::launch::{Adopted, Adoption, LaunchFailure, Storage};
+use rustix::event::{PollFd, PollFlags, poll};
 
-use super::held::Hold;
+use super::held::{Hold, Holds};
 use super::record::{Record, WIRE};
 use super::running::NamespaceSandbox;
 use super::{Purpose, Shared, blocking, resources};
@@ -49,7 +50,7 @@ impl PreparedCage {
     fn become_that_of(
         self,
         order: &SandboxOrder,
-    ) -> Result<(Arc<Shared>, Record, Hold), BackendError> {
+    ) -> Result<(Arc<Shared>, Record, Holds), BackendError> {
         let Self { shared, made, record, connection, hold } = self;
         let own_hold = shared.held.hold(&order.name);
         let adopted = shared.adapt(&made, record, &connection, order);
@@ -58,9 +59,10 @@ impl PreparedCage {
             shared.remove(&made.name);
             shared.remove(&order.name);
         }
-        // Its record says by now which name it had before, so no sweep looks for that.
-        drop(hold);
-        adopted.map(|record| (shared, record, own_hold))
+        // Its processes keep the name that it was made under, and a sweep that listed the sandboxes
+        // before may still come for that.
+        let holds = Holds { _name: own_hold, _made_as: Some(hold) };
+        adopted.map(|record| (shared, record, holds))
     }
 }
 
@@ -113,13 +115,20 @@ impl PreparedSandbox for PreparedCage {
         has_room && self.made.nested_sandboxing == order.nested_sandboxing
     }
 
+    fn is_alive(&self) -> bool {
+        // Whoever waits there says nothing until it is asked, so anything to read is its end.
+        let now = Duration::ZERO.try_into().ok();
+        let mut watched = [PollFd::new(&self.connection, PollFlags::IN)];
+        !poll(&mut watched, now.as_ref()).is_ok_and(|count| count > 0)
+    }
+
     async fn adopt(
         self: Box<Self>,
         order: &SandboxOrder,
     ) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let order = order.clone();
         let adopted = blocking(move || self.become_that_of(&order)).await;
-        adopted.and_then(|(shared, record, hold)| NamespaceSandbox::boxed(shared, record, hold))
+        adopted.and_then(|(shared, record, holds)| NamespaceSandbox::boxed(shared, record, holds))
     }
 
     async fn discard(self: Box<Self>) {

@@ -97,15 +97,19 @@ impl Record {
 
     /// A descriptor of the guest's process, if it is still that process and not only its corpse.
     pub(super) fn pidfd(&self) -> Option<OwnedFd> {
+        self.pidfd_or_corpse().filter(|pidfd| !has_exited(pidfd))
+    }
+
+    fn pidfd_or_corpse(&self) -> Option<OwnedFd> {
         let pidfd = rustix::process::pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty());
         let pidfd = pidfd.ok()?;
         // Checked after opening: from here on the descriptor cannot come to mean another process.
-        (start_time(self.pid) == Some(self.start_time) && !has_exited(&pidfd)).then_some(pidfd)
+        (start_time(self.pid) == Some(self.start_time)).then_some(pidfd)
     }
 
     /// Ends the guest, and with it all processes of the sandbox, and waits until they are gone.
     pub(super) fn kill_and_wait(&self) {
-        let Some(pidfd) = self.pidfd() else { return };
+        let Some(pidfd) = self.pidfd_or_corpse() else { return };
         let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
         let timeout = Duration::from_secs(10).try_into().ok();
         let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref());

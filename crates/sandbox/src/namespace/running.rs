@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use super::attestation::{self, Outside};
-use super::held::Hold;
+use super::held::Holds;
 use super::record::{Record, WIRE, reap};
 use super::{Shared, blocking, control_groups};
 use crate::backend::{BackendError, RunningSandbox, SandboxName, SetUp, WireStream};
@@ -29,14 +29,14 @@ pub(super) struct NamespaceSandbox {
     /// is the first process of their pid namespace, and the kernel ends them before it.
     pidfd: AsyncFd<OwnedFd>,
     /// Keeps sweeps away from it while it is in somebody's hands.
-    _hold: Hold,
+    _holds: Holds,
 }
 
 impl NamespaceSandbox {
     pub(super) fn boxed(
         shared: Arc<Shared>,
         record: Record,
-        hold: Hold,
+        holds: Holds,
     ) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let gone = || io::Error::other("it ended right after its start");
         let pidfd = record.pidfd().ok_or_else(gone).and_then(|pidfd| {
@@ -46,7 +46,7 @@ impl NamespaceSandbox {
         let name = SandboxName::parse(&record.name);
         match (pidfd, name) {
             (Ok(pidfd), Some(name)) => {
-                Ok(Box::new(Self { shared, record, name, pidfd, _hold: hold }))
+                Ok(Box::new(Self { shared, record, name, pidfd, _holds: holds }))
             }
             (pidfd, _) => {
                 record.kill_and_wait();

@@ -156,9 +156,9 @@ impl Backend for WarmPool {
     }
 
     async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
-        let swept = self.shared.backend.sweep(keep).await;
+        let swept = self.shared.backend.sweep(keep).await?;
         self.shared.swept.cancel();
-        swept
+        Ok(swept)
     }
 }
 
@@ -230,12 +230,15 @@ impl Shared {
         self.discard(oldest).await
     }
 
-    /// Ends those whose image was replaced: no job will fit them any more.
+    /// Ends those whose image was replaced, and clears away those that have ended: no job will fit
+    /// them any more.
     async fn discard_outdated(&self, template: Option<&SandboxOrder>) {
         let current = template.and_then(|order| ImageIdentity::of(&order.rootfs));
         let outdated = || {
             let mut state = self.lock();
-            let found = state.waiting.iter().position(|waiting| waiting.image != current)?;
+            let is_outdated =
+                |waiting: &Waiting| waiting.image != current || !waiting.sandbox.is_alive();
+            let found = state.waiting.iter().position(is_outdated)?;
             state.waiting.remove(found)
         };
         while self.discard(outdated()).await {}

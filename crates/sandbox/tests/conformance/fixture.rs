@@ -11,12 +11,14 @@ use async_trait::async_trait;
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::job::Limits;
 use bellglass_protocol::quantity::ByteSize;
+use bellglass_protocol::report::Start;
 use bellglass_protocol::step::OutputStream;
 use bellglass_protocol::wire::CallResult;
 use bellglass_sandbox::client::OutputSink;
+use bellglass_sandbox::pool::PoolSize;
 use bellglass_sandbox::trial::try_out;
 use bellglass_sandbox::{
-    Backend, GvisorBackend, NamespaceBackend, Sandbox, SandboxName, SandboxOrder,
+    Backend, GvisorBackend, NamespaceBackend, Sandbox, SandboxName, SandboxOrder, WarmPool,
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -28,11 +30,25 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Fixture {
     pub(crate) backend: Arc<dyn Backend>,
     make: fn(&Path) -> Arc<dyn Backend>,
+    /// Keeps a sandbox ready, where that is what is tried.
+    pool: Option<Arc<WarmPool>>,
     folder: TempDir,
 }
 
 pub(crate) async fn namespace() -> Option<Fixture> {
     Some(Fixture::new(|folder| Arc::new(NamespaceBackend::new(folder.to_path_buf()).unwrap())))
+}
+
+/// Sandboxes of the namespace backend that are there before they are asked for.
+pub(crate) async fn made_ahead() -> Option<Fixture> {
+    let mut fixture = namespace().await?;
+    let template = Box::new(|| Some(order()));
+    let size = PoolSize { min: 1, max: 1 };
+    let pool = Arc::new(WarmPool::open(fixture.backend.clone(), size, template));
+    pool.sweep(&HashSet::new()).await.unwrap();
+    fixture.backend = pool.clone();
+    fixture.pool = Some(pool);
+    Some(fixture)
 }
 
 pub(crate) async fn gvisor() -> Option<Fixture> {
@@ -59,7 +75,7 @@ fn runsc() -> PathBuf {
 impl Fixture {
     fn new(make: fn(&Path) -> Arc<dyn Backend>) -> Self {
         let folder = tempfile::Builder::new().prefix("bellglass-conformance-").tempdir().unwrap();
-        Self { backend: make(&folder.path().join("sandboxes")), make, folder }
+        Self { backend: make(&folder.path().join("sandboxes")), make, pool: None, folder }
     }
 
     /// The backend as another process of ours would have it later.
@@ -68,21 +84,28 @@ impl Fixture {
     }
 
     pub(crate) fn order(&self) -> SandboxOrder {
-        SandboxOrder {
-            name: SandboxName::throwaway(),
-            rootfs: image(),
-            limits: Limits { memory: ByteSize::mib(512), ..Limits::default() },
-            nested_sandboxing: false,
-            orphaned_after: None,
-        }
+        order()
     }
 
     pub(crate) async fn start(&self) -> Sandbox {
-        self.start_with(&self.order()).await
+        let sandbox = self.start_with(&self.order()).await;
+        let start = if self.pool.is_some() { Start::Warm } else { Start::Cold };
+        assert_eq!(sandbox.report().start, start);
+        sandbox
     }
 
     pub(crate) async fn start_with(&self, order: &SandboxOrder) -> Sandbox {
+        while self.pool.as_ref().is_some_and(|pool| pool.waiting() == 0) {
+            tokio::task::yield_now().await;
+        }
         Sandbox::start(&*self.backend, order, "base").await.unwrap()
+    }
+
+    /// Ends what waits for nobody.
+    pub(crate) async fn close(&self) {
+        if let Some(pool) = &self.pool {
+            pool.close().await;
+        }
     }
 
     /// Neither folders, nor control groups, nor processes of any sandbox of this test.
@@ -94,6 +117,16 @@ impl Fixture {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let folder = self.folder.path().to_str().unwrap();
         assert!(!mounts.contains(folder), "mounts are left");
+    }
+}
+
+fn order() -> SandboxOrder {
+    SandboxOrder {
+        name: SandboxName::throwaway(),
+        rootfs: image(),
+        limits: Limits { memory: ByteSize::mib(512), ..Limits::default() },
+        nested_sandboxing: false,
+        orphaned_after: None,
     }
 }
 

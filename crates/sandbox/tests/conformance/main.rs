@@ -17,6 +17,7 @@ macro_rules! conformance {
                     // backend says so and leaves nothing behind.
                     if let Some(fixture) = $fresh().await {
                         super::$module::$behaviour(&fixture).await;
+                        fixture.close().await;
                         fixture.assert_nothing_left();
                     }
                 }
@@ -25,8 +26,9 @@ macro_rules! conformance {
     };
 }
 
-macro_rules! for_every_behaviour {
-    ($backend:ident, $fresh:path) => {
+/// What holds inside a sandbox, wherever it came from.
+macro_rules! for_every_behaviour_inside {
+    ($backend:ident, $fresh:path $(, $($module:ident :: $behaviour:ident,)*)?) => {
         conformance! { $backend, $fresh:
             tools::the_first_command_speaks,
             tools::every_interpreter_runs,
@@ -39,6 +41,14 @@ macro_rules! for_every_behaviour {
             limits::processes_are_bounded_and_the_sandbox_goes_on,
             limits::a_full_disk_is_full_inside_only,
             limits::a_time_limit_ends_everything,
+            $($($module::$behaviour,)*)?
+        }
+    };
+}
+
+macro_rules! for_every_behaviour {
+    ($backend:ident, $fresh:path) => {
+        for_every_behaviour_inside! { $backend, $fresh,
             lifetime::a_stopped_sandbox_is_gone,
             lifetime::a_failed_start_leaves_nothing,
             lifetime::a_sandbox_outlives_who_started_it,
@@ -52,3 +62,5 @@ macro_rules! for_every_behaviour {
 
 for_every_behaviour!(namespace, crate::fixture::namespace);
 for_every_behaviour!(gvisor, crate::fixture::gvisor);
+// How these begin and end is tried from end to end: they are known outside by two names.
+for_every_behaviour_inside!(made_ahead, crate::fixture::made_ahead);

@@ -17,7 +17,8 @@ pub(crate) async fn the_first_command_speaks(fixture: &Fixture) {
 
 pub(crate) async fn every_interpreter_runs(fixture: &Fixture) {
     let sandbox = fixture.start().await;
-    let python = call(&sandbox, 1, json!({ "tool": "python", "code": "print(6 * 7)" })).await;
+    let python =
+        call(&sandbox, 1, json!({ "tool": "python", "fresh": true, "code": "print(6 * 7)" })).await;
     assert_eq!(python.stdout, "42\n", "{python:?}");
     let code = "const n: number = 6 * 7;\nconsole.log(n);";
     let typescript = call(&sandbox, 2, json!({ "tool": "typescript", "code": code })).await;
@@ -94,7 +95,7 @@ pub(crate) async fn there_is_no_network_but_loopback(fixture: &Fixture) {
                 for family, address in ((socket.AF_INET, '192.0.2.1'), (socket.AF_INET6, '2001:db8::1')):\n\
                 \x20   try: socket.socket(family).connect((address, 80)); print('out')\n\
                 \x20   except OSError as error: print(error.errno in (99, 101, 113))";
-    let done = call(&sandbox, 1, json!({ "tool": "python", "code": code })).await;
+    let done = call(&sandbox, 1, json!({ "tool": "python", "fresh": true, "code": code })).await;
     assert_eq!(done.stdout, "loopback\nTrue\nTrue\n", "{done:?}");
     sandbox.destroy().await.unwrap();
 }

@@ -106,6 +106,8 @@ pub(crate) fn success() -> CallResult {
         duration_ms: 1,
         output_bytes: 0,
         memory_kills: 0,
+        note: None,
+        attachments: Vec::new(),
     }
 }
 

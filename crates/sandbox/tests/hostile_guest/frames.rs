@@ -31,7 +31,7 @@ pub(crate) async fn sandbox_with(guest: Guest) -> Sandbox {
 }
 
 pub(crate) async fn call(guest: &GuestClient) -> Result<(), ClientError> {
-    let shell = Shell { command: "true".into(), cwd: None, env: Default::default(), timeout: None };
+    let shell = Shell { command: "true".into(), ..Default::default() };
     let time = Duration::from_secs(60);
     guest.call(&CallId::of_step(1), &ToolCall::Shell(shell), time, 0, &mut Forget).await.map(drop)
 }

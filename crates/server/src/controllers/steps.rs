@@ -13,7 +13,7 @@ use bellglass_store::{Store, StoreError};
 
 use crate::SharedServer;
 use crate::content;
-use crate::extract::{JobPath, StepPath};
+use crate::extract::{AttachmentPath, JobPath, StepPath};
 use crate::problem::{ApiError, Problem};
 
 /// All that a step wrote
@@ -55,6 +55,60 @@ pub(crate) async fn output(
     content::put_harmless(headers);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     Ok(response)
+}
+
+/// Something beside text that a step gave
+///
+/// A screenshot, a figure or another rich result. Pictures are shown; all else is a download.
+#[utoipa::path(
+    get, path = "/jobs/{id}/steps/{n}/attachments/{k}", operation_id = "get_step_attachment", tag = "results",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("n" = u32, Path, minimum = 1, description = "Number of the step, counted from 1"),
+        ("k" = u32, Path, minimum = 1, description = "Number of the attachment, counted from 1"),
+    ),
+    responses(
+        (status = 200, description = "Its content.", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 400, description = "An id or a number is wrong.", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such job, or its step gave no such thing.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn attachment(
+    State(server): State<SharedServer>,
+    JobPath(job): JobPath,
+    StepPath(n): StepPath,
+    AttachmentPath(k): AttachmentPath,
+) -> Result<Response, ApiError> {
+    let app = &server.app;
+    let step = find_step(&*app.store, job, n).await?.ok_or(ApiError::StepNotFound(n))?;
+    let found = step.attachments.into_iter().nth(k as usize - 1).ok_or(ApiError::NotFound)?;
+    let content = app.artifacts.get(&ArtifactKey::step_attachment(job, n, k), None).await;
+    let content = content.map_err(|error| {
+        tracing::error!(%job, n, k, error = &error as &dyn std::error::Error, "an attachment cannot be read");
+        ApiError::Internal
+    })?;
+    let mut response = Body::from_stream(content.stream).into_response();
+    let headers = response.headers_mut();
+    // By the name, which is ours, and not by what the sandbox says it is.
+    let name = format!("step-{n}-{k}.{}", extension(&found.media_type));
+    content::put_headers_for(headers, &name);
+    headers.insert(header::CONTENT_LENGTH, content.bytes_total.into());
+    Ok(response)
+}
+
+fn extension(media_type: &str) -> &'static str {
+    match media_type {
+        "image/png" => "png",
+        "image/jpeg" => "jpg",
+        "image/gif" => "gif",
+        "image/webp" => "webp",
+        "image/svg+xml" => "svg",
+        "text/html" => "html",
+        "text/markdown" => "md",
+        "text/latex" => "tex",
+        "application/json" => "json",
+        _ => "bin",
+    }
 }
 
 /// Folds one step out of the log, so that all others cost no memory.

@@ -12,8 +12,7 @@ use bellglass_store::artifacts::ArtifactKey;
 use crate::harness::{HELLO, Harness};
 
 fn step_started(n: u32) -> EventBody {
-    let shell =
-        Shell { command: "ls -la /app".into(), cwd: None, env: Default::default(), timeout: None };
+    let shell = Shell { command: "ls -la /app".into(), ..Default::default() };
     EventBody::StepStarted { n, call: ToolCall::Shell(shell) }
 }
 
@@ -29,6 +28,7 @@ fn step_finished(n: u32, full_output: Option<String>) -> EventBody {
         unkept_bytes: 0,
         dropped_bytes: 0,
         full_output,
+        attachments: Vec::new(),
         error: None,
         duration_ms: 4,
     };

@@ -12,3 +12,4 @@ mod operations;
 mod page;
 mod results;
 mod schedule;
+mod tool_page;

@@ -67,7 +67,12 @@ async fn each_mistake_has_its_code_and_enqueues_nothing() {
         (r#"{"steps":[{"tool":"shell","command":"ls"}],"colour":"red"}"#, 422, "invalid_request"),
         (r#"{"steps":[{"tool":"shell","command":"ls","sudo":1}]}"#, 422, "invalid_request"),
         (r#"{"steps":[{"tool":"teleport"}]}"#, 422, "unknown_tool"),
-        (r#"{"steps":[{"tool":"shell","command":"ls"}],"desktop":true}"#, 422, "not_available"),
+        (r#"{"steps":[{"tool":"shell","command":"ls"}],"desktop":true}"#, 422, "image_not_found"),
+        (
+            r#"{"steps":[{"tool":"shell","command":"ls"}],"desktop":{"width":9,"height":800}}"#,
+            422,
+            "invalid_request",
+        ),
         (r#"{"steps":[{"tool":"shell","command":"ls"}],"image":"other"}"#, 422, "image_not_found"),
         (r#"{"steps":[{"tool":"shell","command":"ls"}],"image":"../x"}"#, 422, "invalid_request"),
     ] {

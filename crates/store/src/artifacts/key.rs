@@ -22,6 +22,11 @@ impl ArtifactKey {
         Self(folder_of(job).join("steps").join(format!("{n}.log")))
     }
 
+    /// Something beside text that the job's `n`th step gave, counted from 1.
+    pub fn step_attachment(job: JobId, n: u32, number: u32) -> Self {
+        Self(folder_of(job).join("steps").join(format!("{n}-{number}")))
+    }
+
     /// The history of actions and results.
     pub fn memory(job: JobId) -> Self {
         Self(folder_of(job).join("memory.json"))

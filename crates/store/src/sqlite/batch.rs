@@ -157,6 +157,7 @@ mod tests {
             network: NetworkPolicy::None,
             isolation: IsolationLevel::Namespace,
             nested_sandboxing: false,
+            desktop: None,
             secrets: Default::default(),
             files: Vec::new(),
             model: None,

@@ -14,8 +14,7 @@ use bellglass_protocol::tool::{Shell, ToolCall};
 use bellglass_store::Store;
 
 pub(crate) fn steps_job(command: &str) -> JobSpec {
-    let shell =
-        Shell { command: command.into(), cwd: None, env: Default::default(), timeout: None };
+    let shell = Shell { command: command.into(), ..Default::default() };
     JobSpec {
         name: None,
         work: Work::Steps(vec![ToolCall::Shell(shell)]),
@@ -26,6 +25,7 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         network: NetworkPolicy::None,
         isolation: IsolationLevel::Namespace,
         nested_sandboxing: false,
+        desktop: None,
         secrets: Default::default(),
         files: Vec::new(),
         model: None,
@@ -66,6 +66,7 @@ pub(crate) fn step_finished(n: u32, status: StepStatus) -> EventBody {
         dropped_bytes: 0,
         unkept_bytes: 0,
         full_output: None,
+        attachments: Vec::new(),
         error: None,
         duration_ms: 1,
     };

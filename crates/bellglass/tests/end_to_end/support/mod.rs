@@ -90,8 +90,7 @@ impl TestServer {
         if let Some(slots) = self.options.slots {
             command.args(["--slots", &slots.to_string()]);
         }
-        // Sandboxes that no job has asked for would be in the way of tests that count.
-        command.env("BELLGLASS_WARM", "0");
+        command.env("BELLGLASS_WARM", crate::WARM);
         command.envs(self.options.environment.iter().cloned());
         match self.options.user {
             Some(user) => user.command(self.folder.path(), &command, &images()),
@@ -227,9 +226,9 @@ pub(crate) fn shell(command: &str) -> Value {
     json!({ "tool": "shell", "command": command })
 }
 
-/// A step that runs Python code.
+/// A step that runs Python code as a program of its own.
 pub(crate) fn python(code: &str) -> Value {
-    json!({ "tool": "python", "code": code })
+    json!({ "tool": "python", "fresh": true, "code": code })
 }
 
 /// A step that lasts until a file named `go` is put into the workspace.

@@ -1,7 +1,11 @@
 //! The file tools. Each is a plain function over the workspace that returns the text of its answer.
 
+mod copy;
 pub(super) mod delete;
+mod diff;
 mod edit;
+mod find;
+mod image;
 mod list;
 mod move_file;
 pub(super) mod pack;
@@ -17,6 +21,7 @@ mod write;
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::tool::ToolCall;
 
+use super::answer::Answer;
 use super::failure::failure;
 use super::tools::Stop;
 use super::workspace::Workspace;
@@ -29,11 +34,18 @@ pub(super) fn run(
     workspace: &Workspace,
     call: &ToolCall,
     stop: &Stop,
-) -> Result<String, ToolError> {
-    match call {
+) -> Result<Answer, ToolError> {
+    let text = match call {
         ToolCall::WriteFile(call) => write::write(workspace, call),
-        ToolCall::ReadFile(call) => read::read(workspace, call, stop),
+        ToolCall::ReadFile(call) => match image::read(workspace, &call.path)? {
+            Some(image) => return Ok(image),
+            None => read::read(workspace, call, stop),
+        },
         ToolCall::EditFile(call) => edit::edit(workspace, call),
+        ToolCall::MultiEdit(call) => edit::edit_all(workspace, &call.path, &call.edits),
+        ToolCall::CopyFile(call) => copy::copy(workspace, call, stop),
+        ToolCall::FindFiles(call) => find::find(workspace, call, stop),
+        ToolCall::DiffFiles(call) => diff::diff(workspace, call),
         ToolCall::MoveFile(call) => move_file::move_file(workspace, call),
         ToolCall::DeleteFile(call) => {
             delete::delete(workspace, &call.path, call.recursive)?;
@@ -41,8 +53,7 @@ pub(super) fn run(
         }
         ToolCall::ListFiles(call) => list::list(workspace, call, stop),
         ToolCall::SearchFiles(call) => search::search(workspace, call, stop),
-        ToolCall::Shell(_) | ToolCall::Python(_) | ToolCall::TypeScript(_) => {
-            Err(failure("not_a_file_tool", format!("`{}` runs a program", call.name())))
-        }
-    }
+        _ => Err(failure("not_a_file_tool", format!("`{}` is no file tool", call.name()))),
+    };
+    text.map(Answer::text)
 }

@@ -67,13 +67,13 @@ pub(super) fn search(
 }
 
 /// A glob over names if it has no `/`, over paths of the workspace otherwise.
-struct Filter {
+pub(super) struct Filter {
     glob: GlobMatcher,
     whole_path: bool,
 }
 
 impl Filter {
-    fn new(pattern: &str) -> Result<Self, ToolError> {
+    pub(super) fn new(pattern: &str) -> Result<Self, ToolError> {
         let whole_path = pattern.contains('/');
         let pattern = pattern.trim_start_matches("./").trim_start_matches("/workspace/");
         let glob = GlobBuilder::new(pattern).literal_separator(true).build().map_err(|error| {
@@ -82,7 +82,7 @@ impl Filter {
         Ok(Self { glob: glob.compile_matcher(), whole_path })
     }
 
-    fn matches(&self, path: &Path) -> bool {
+    pub(super) fn matches(&self, path: &Path) -> bool {
         let subject = if self.whole_path { Some(path.as_os_str()) } else { path.file_name() };
         subject.is_some_and(|subject| self.glob.is_match(subject))
     }

@@ -61,6 +61,7 @@ fn sealed() -> (Probe, Outside) {
         namespaces: BTreeMap::from([("net".into(), 1), ("user".into(), 2)]),
         group_values: vec!["8192".into()],
         guest_groups: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
+        guest_threads: vec![("00000000000001e0".into(), "1".into())],
     };
     (probe, outside)
 }
@@ -85,7 +86,7 @@ fn a_sealed_sandbox_passes() {
 #[test]
 fn each_fault_is_found() {
     type Worsen = fn(&mut Probe, &mut Outside);
-    let faults: [(&str, Worsen); 27] = [
+    let faults: [(&str, Worsen); 33] = [
         ("host name", |probe, _| probe.hostname = "host".into()),
         ("ids of tools", |probe, _| probe.tool_ids = "0 0 0 0 / 0 0 0 0 /".into()),
         ("ids of tools", |probe, _| probe.tool_ids.push_str(" 27")),
@@ -112,6 +113,14 @@ fn each_fault_is_found() {
         }),
         ("addresses outside", |probe, _| probe.connections.clear()),
         ("mounts", |probe, _| probe.mount_list.push(mount("/host", "xfs", "rw,nosuid,nodev"))),
+        ("mounts", |probe, _| probe.mount_list.push(mount("/host", "ext4", "rw,nosuid,nodev"))),
+        ("mounts", |probe, _| probe.mount_list.push(mount("/run", "tmpfs", "rw,nosuid,nodev"))),
+        ("mounts", |probe, _| probe.mount_list[7].kind = "ext4".into()),
+        ("mounts", |probe, _| probe.mount_list[5].path = "/proc/1".into()),
+        ("the guest's threads", |_, host| {
+            host.guest_threads.push(("000001ffffffffff".into(), "1".into()));
+        }),
+        ("the guest's threads", |_, host| host.guest_threads[0].1 = "0".into()),
         ("mounts", |probe, _| probe.mount_list.push(mount("/sys", "sysfs", "ro,nosuid,nodev"))),
         ("mounts", |probe, _| probe.mount_list[0].flags = "rw,nodev".into()),
         ("mounts", |probe, _| probe.mount_list[6].flags = "rw,nosuid,nodev".into()),
@@ -137,6 +146,7 @@ fn a_probe_that_says_nothing_passes_nothing() {
         "writable",
         "new user namespaces",
         "routes",
+        "the guest's threads",
         "control groups",
         "control group's memory.max",
     ];

@@ -1,0 +1,206 @@
+//! The desktop: real programs on a real X server, worked on by pointer and keyboard.
+
+use serde_json::{Value, json};
+
+use crate::levels::has_gvisor;
+use crate::support::{TestServer, archive, shell, step, text};
+
+fn computer(action: &str, more: Value) -> Value {
+    let mut call = json!({ "tool": "computer", "action": action });
+    for (field, value) in more.as_object().unwrap() {
+        call[field] = value.clone();
+    }
+    call
+}
+
+fn still() -> Value {
+    computer("wait_for_stability", json!({ "seconds": 0.4, "timeout": 30 }))
+}
+
+/// Starts a program on the desktop and returns once its window is there.
+fn window_of(program: &str, name: &str) -> Value {
+    // A search that meets a window which is just going fails, and is made again.
+    let wait =
+        format!("until xdotool search --onlyvisible --{name} >/dev/null 2>&1; do sleep 0.1; done");
+    json!({
+        "tool": "shell", "timeout": 60,
+        "command": format!("setsid {program} >/dev/null 2>&1 & {wait}"),
+    })
+}
+
+fn assert_all_succeeded(job: &Value) {
+    for step in job["steps"].as_array().unwrap() {
+        assert_eq!(text(step, "status"), "succeeded", "{step:#}");
+    }
+}
+
+/// Width and height as a PNG's header says.
+async fn size_of_picture(server: &TestServer, job: &Value, n: usize) -> (u32, u32) {
+    let id = text(job, "job_id");
+    let picture = server.get(&format!("/jobs/{id}/steps/{n}/attachments/1")).await;
+    assert_eq!(picture.headers()["content-type"], "image/png");
+    let picture = picture.bytes().await.unwrap();
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));
+    let number = |at: usize| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap());
+    (number(16), number(20))
+}
+
+const POEM: &str = "Γειά σου Κόσμε, 你好世界, 🎉🦀 naïve café — done";
+
+#[tokio::test]
+async fn any_text_is_typed_exactly_once_into_a_terminal() {
+    let server = TestServer::start();
+    let mut steps = vec![
+        window_of(
+            "xterm -T typing -fa DejaVuSansMono -e 'stty -echo; cat > typed.txt'",
+            "name typing",
+        ),
+        still(),
+        computer("click", json!({ "x": 200, "y": 150 })),
+    ];
+    for _ in 0..10 {
+        steps.push(computer(
+            "type",
+            json!({ "text": format!("{POEM}\nplain 'ASCII' ~!@#$%^&*()_+{{}}|:\"<>?\n") }),
+        ));
+    }
+    steps.push(computer("key", json!({ "keys": "ctrl+d" })));
+    steps.push(shell("until ! pgrep xterm; do sleep 0.05; done"));
+    let job = server.run(&json!({ "desktop": true, "steps": steps })).await;
+    assert_eq!(job["status"], "completed", "{job:#}");
+    assert_all_succeeded(&job);
+    let mut archive = server.archive(text(&job, "job_id")).await;
+    let expected = format!("{POEM}\nplain 'ASCII' ~!@#$%^&*()_+{{}}|:\"<>?\n").repeat(10);
+    assert_eq!(archive::text(&mut archive, "typed.txt"), expected);
+}
+
+#[tokio::test]
+async fn screenshots_windows_menus_and_the_clipboard_work() {
+    let server = TestServer::start();
+    let job = server
+        .run(&json!({ "desktop": { "width": 1000, "height": 700 }, "steps": [
+            computer("screenshot", json!({})),
+            computer("screenshot", json!({ "region": { "x": 900, "y": 600, "width": 500, "height": 50 } })),
+            computer("screenshot", json!({ "max_width": 250 })),
+            // In the picture, which is a quarter of the screen.
+            computer("move", json!({ "x": 100, "y": 50 })),
+            json!({ "tool": "xdot", "command": "getmouselocation" }),
+            computer("cursor", json!({})),
+            json!({ "tool": "xdot", "command": "mousemove 12 34\ngetmouselocation" }),
+            computer("set_clipboard", json!({ "text": POEM })),
+            shell("xclip -o -selection clipboard; echo 'from xclip ☂' | xclip -selection clipboard"),
+            computer("get_clipboard", json!({})),
+            computer("screenshot", json!({})),
+            // The menu of the desktop: its first entry opens a terminal.
+            computer("right_click", json!({ "x": 600, "y": 300 })),
+            still(),
+            computer("click", json!({ "x": 620, "y": 308 })),
+            shell("timeout 30 xdotool search --sync --onlyvisible --class xterm > window; cat window"),
+            still(),
+            computer("windows", json!({})),
+            shell("xdotool windowmove --sync $(cat window) 100 100; xdotool getwindowgeometry $(cat window)"),
+            still(),
+            computer("drag", json!({ "x": 300, "y": 109, "to_x": 400, "to_y": 209 })),
+            still(),
+            shell("xdotool getwindowgeometry $(cat window)"),
+            computer("key", json!({ "keys": "alt+F4" })),
+            computer("wait_for_change", json!({ "timeout": 0.4 })),
+        ]}))
+        .await;
+    assert_eq!(job["status"], "completed", "{job:#}");
+    assert_eq!(size_of_picture(&server, &job, 1).await, (1000, 700));
+    assert!(
+        text(step(&job, 1), "output")
+            .starts_with("screenshot 1: 1000x700 pixels, scale 1.000, origin 0,0")
+    );
+    assert_eq!(size_of_picture(&server, &job, 2).await, (100, 50));
+    assert!(text(step(&job, 2), "output").contains("origin 900,600"));
+    assert_eq!(size_of_picture(&server, &job, 3).await, (250, 175));
+    assert!(text(step(&job, 5), "stdout").starts_with("x:402 y:202 "), "{:#}", step(&job, 5));
+    assert_eq!(text(step(&job, 6), "output"), "the pointer is at 100,50");
+    assert!(text(step(&job, 7), "stdout").starts_with("x:12 y:34 "), "{:#}", step(&job, 7));
+    assert_eq!(text(step(&job, 9), "stdout"), POEM);
+    assert_eq!(text(step(&job, 10), "output"), "from xclip ☂\n", "{:#}", step(&job, 10));
+    assert!(text(step(&job, 17), "output").contains("(XTerm), "), "{:#}", step(&job, 17));
+    assert!(text(step(&job, 17), "output").contains(", active"));
+    let place = |n: usize| {
+        let words = text(step(&job, n), "stdout").to_owned();
+        let at = words.split("Position: ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        let (x, y) = at.split_once(',').unwrap();
+        (x.parse::<i32>().unwrap(), y.parse::<i32>().unwrap())
+    };
+    let (before, after) = (place(18), place(22));
+    assert_eq!((after.0 - before.0, after.1 - before.1), (100, 100), "{before:?} {after:?}");
+}
+
+#[tokio::test]
+async fn a_form_is_filled_in_chromium() {
+    let page = r#"<!doctype html><meta charset=utf-8><title>form</title><body style="margin:0">
+<input id=name style="position:fixed;left:50px;top:50px;width:400px;height:40px">
+<input id=day type=date style="position:fixed;left:50px;top:120px;width:200px;height:40px">
+<input id=many type=range min=0 max=100 value=0 style="position:fixed;left:50px;top:200px;width:400px;height:40px">
+<button style="position:fixed;left:50px;top:280px;width:100px;height:40px"
+ onclick="document.title=['sent',name_.value,day.value,many.value].join('|')">Send</button>
+<script>const name_=document.getElementById('name')</script>"#;
+    let server = TestServer::start();
+    let chromium = "chromium --kiosk --user-data-dir=/tmp/profile file:///workspace/form.html";
+    let job = server
+        .run(&json!({
+            "desktop": true,
+            "files": [{ "path": "form.html", "content": page }],
+            "limits": { "step_time": "3m" },
+            "steps": [
+                window_of(chromium, "name form"),
+                still(),
+                computer("click", json!({ "x": 200, "y": 70 })),
+                computer("type", json!({ "text": "Ada Λόβλεϊς 艾达 🦋" })),
+                computer("click", json!({ "x": 65, "y": 140 })),
+                computer("type", json!({ "text": "12242026" })),
+                computer("drag", json!({ "x": 58, "y": 220, "to_x": 440, "to_y": 220 })),
+                still(),
+                computer("click", json!({ "x": 100, "y": 300 })),
+                shell("timeout 60 xdotool search --sync --name '^sent' getwindowname"),
+                computer("screenshot", json!({ "max_width": 640 })),
+                json!({ "tool": "list_ports" }),
+            ]
+        }))
+        .await;
+    assert_eq!(job["status"], "completed", "{job:#}");
+    let title = text(step(&job, 10), "stdout");
+    assert!(
+        title.starts_with("sent|Ada Λόβλεϊς 艾达 🦋|2026-12-24|"),
+        "{title:?} {:#}",
+        step(&job, 4)
+    );
+    let slider = title.trim().rsplit('|').next().unwrap().split(' ').next().unwrap();
+    assert!(slider.parse::<u32>().unwrap() > 80, "{title}");
+    assert_eq!(size_of_picture(&server, &job, 11).await, (640, 400));
+    assert_eq!(text(step(&job, 12), "output"), "nothing listens\n", "the desktop opens no port");
+}
+
+#[tokio::test]
+async fn the_desktop_works_on_gvisors_kernel_and_starts_when_it_is_needed() {
+    let server = TestServer::start();
+    if !has_gvisor(&server).await {
+        return;
+    }
+    let steps = [
+        computer("screenshot", json!({})),
+        computer("move", json!({ "x": 30, "y": 40 })),
+        json!({ "tool": "xdot", "command": "getmouselocation" }),
+    ];
+    let job =
+        server.run(&json!({ "isolation": "gvisor", "image": "desktop", "steps": steps })).await;
+    assert_all_succeeded(&job);
+    assert_eq!(size_of_picture(&server, &job, 1).await, (1280, 800));
+    assert!(text(step(&job, 3), "stdout").starts_with("x:30 y:40 "));
+}
+
+#[tokio::test]
+async fn an_image_without_a_desktop_says_so() {
+    let server = TestServer::start();
+    let job = server.run(&json!({ "steps": [computer("screenshot", json!({}))] })).await;
+    let refused = &step(&job, 1)["error"];
+    assert_eq!(text(refused, "code"), "no_desktop");
+    assert!(text(refused, "message").contains("bellglass image build desktop"));
+}

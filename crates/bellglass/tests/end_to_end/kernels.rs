@@ -1,0 +1,140 @@
+//! Code in kernels: state between calls, rich results, interrupts, notebooks.
+
+use serde_json::{Value, json};
+
+use crate::levels::has_gvisor;
+use crate::support::{TestServer, archive, step, text};
+
+fn python(code: &str) -> Value {
+    json!({ "tool": "python", "code": code })
+}
+
+fn typescript(code: &str) -> Value {
+    json!({ "tool": "typescript", "code": code })
+}
+
+fn with(mut call: Value, field: &str, value: impl Into<Value>) -> Value {
+    call[field] = value.into();
+    call
+}
+
+fn assert_succeeded(job: &Value, steps: impl IntoIterator<Item = usize>) {
+    for n in steps {
+        assert_eq!(text(step(job, n), "status"), "succeeded", "{:#}", step(job, n));
+    }
+}
+
+#[tokio::test]
+async fn python_keeps_its_state_and_gives_rich_results() {
+    let server = TestServer::start();
+    let figure = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()";
+    let table = "from IPython.display import HTML\nHTML('<table><tr><td>7</td></tr></table>')";
+    let job = server
+        .run(&json!({ "steps": [
+            python("import os, sys\nx = 20\nprint('out', os.getcwd())\nprint('err', file=sys.stderr)"),
+            python("x + 22"),
+            python("import asyncio\nawait asyncio.sleep(0.01)\n'awaited'"),
+            python(figure),
+            python(table),
+            python("def broken():\n    raise ValueError('oh no')\nbroken()"),
+            with(python("y = 1\nprint('begun', flush=True)\nimport time\nwhile True: time.sleep(0.01)"), "timeout", 1.5),
+            python("(x, y)"),
+            with(python("'x' in globals()"), "restart", true),
+            python("input('who? ')"),
+            python("import os\nos._exit(3)"),
+            python("'alive again'"),
+            python("for i in range(200000): print('line', i)"),
+        ]}))
+        .await;
+    assert_eq!(step(&job, 1)["stdout"], "out /workspace\n", "{:#}", step(&job, 1));
+    assert_eq!(step(&job, 1)["stderr"], "err\n");
+    assert_eq!(step(&job, 2)["stdout"], "42\n");
+    assert_eq!(step(&job, 3)["stdout"], "'awaited'\n");
+    assert_succeeded(&job, 1..=5);
+
+    let drawn = &step(&job, 4)["attachments"];
+    assert_eq!((drawn.as_array().unwrap().len(), text(&drawn[0], "media_type")), (1, "image/png"));
+    let id = text(&job, "job_id");
+    let picture = server.get(&format!("/jobs/{id}/steps/4/attachments/1")).await;
+    assert_eq!(picture.headers()["content-type"], "image/png");
+    let picture = picture.bytes().await.unwrap();
+    assert!(picture.starts_with(b"\x89PNG\r\n") && picture.len() as u64 == drawn[0]["bytes"]);
+    assert_eq!(server.get(&format!("/jobs/{id}/steps/4/attachments/2")).await.status(), 404);
+    assert_eq!(text(&step(&job, 5)["attachments"][0], "media_type"), "text/html");
+    let table = server.get(&format!("/jobs/{id}/steps/5/attachments/1")).await;
+    assert_eq!(table.headers()["content-type"], "application/octet-stream");
+
+    let failed = step(&job, 6);
+    assert_eq!(text(&failed["error"], "code"), "exception");
+    assert_eq!(text(&failed["error"], "message"), "ValueError: oh no");
+    let trace = text(failed, "stderr");
+    assert!(trace.contains("in broken()") && !trace.contains('\u{1b}'), "{trace}");
+
+    let late = step(&job, 7);
+    assert_eq!((text(late, "status"), text(late, "stdout")), ("timed_out", "begun\n"), "{late:#}");
+    assert_eq!(text(&late["error"], "code"), "timed_out");
+    assert_eq!(step(&job, 8)["stdout"], "(20, 1)\n", "{:#}", step(&job, 8));
+    assert_eq!(step(&job, 9)["stdout"], "False\n");
+    assert_eq!(text(&step(&job, 10)["error"], "code"), "exception", "nobody is there to ask");
+    let died = step(&job, 11);
+    assert_eq!((text(&died["error"], "code"), &died["exit_code"]), ("kernel_died", &json!(3)));
+    assert_eq!(step(&job, 12)["stdout"], "'alive again'\n");
+    assert_succeeded(&job, [13]);
+    let lines: u64 = (0..200_000).map(|n| format!("line {n}\n").len() as u64).sum();
+    assert_eq!(step(&job, 13)["output_bytes"], lines, "nothing of it is lost");
+
+    let mut archive = server.archive(id).await;
+    let notebook: Value =
+        serde_json::from_str(&archive::text(&mut archive, "python.ipynb")).unwrap();
+    assert_eq!((&notebook["nbformat"], &notebook["nbformat_minor"]), (&json!(4), &json!(5)));
+    assert_eq!(notebook["metadata"]["kernelspec"]["name"], "python3");
+    assert_eq!(notebook["metadata"]["language_info"]["name"], "python");
+    let cells = notebook["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 13);
+    assert_eq!(cells[1]["source"], "x + 22");
+    assert_eq!(cells[1]["outputs"][0]["data"]["text/plain"], "42");
+    assert!(cells[3]["outputs"][0]["data"]["image/png"].is_string());
+    assert_eq!(cells[5]["outputs"][0]["ename"], "ValueError");
+}
+
+#[tokio::test]
+async fn typescript_keeps_its_state() {
+    let server = TestServer::start();
+    let job = server
+        .run(&json!({ "steps": [
+            typescript("interface Point { x: number }\nconst p: Point = { x: 40 };\nconsole.log('out', Deno.cwd());"),
+            typescript("p.x + 2"),
+            typescript("const text: string = await Promise.resolve('awaited'); text"),
+            typescript("throw new Error('oh no');"),
+            with(typescript("console.log('begun'); while (true) {}"), "timeout", 1.5),
+            typescript("p.x"),
+            with(typescript("typeof p"), "restart", true),
+        ]}))
+        .await;
+    assert_eq!(step(&job, 1)["stdout"], "out /workspace\n", "{:#}", step(&job, 1));
+    assert_eq!(step(&job, 2)["stdout"], "42\n", "{:#}", step(&job, 2));
+    assert!(text(step(&job, 3), "stdout").contains("awaited"), "{:#}", step(&job, 3));
+    assert_eq!(text(&step(&job, 4)["error"], "code"), "exception", "{:#}", step(&job, 4));
+    assert!(text(step(&job, 4), "stderr").contains("oh no"));
+    assert_eq!(text(step(&job, 5), "status"), "timed_out", "{:#}", step(&job, 5));
+    assert_eq!(step(&job, 6)["stdout"], "40\n", "{:#}", step(&job, 6));
+    assert!(text(step(&job, 7), "stdout").contains("undefined"), "{:#}", step(&job, 7));
+    let mut archive = server.archive(text(&job, "job_id")).await;
+    let notebook: Value =
+        serde_json::from_str(&archive::text(&mut archive, "typescript.ipynb")).unwrap();
+    assert_eq!(notebook["cells"].as_array().unwrap().len(), 7);
+    assert_eq!(notebook["metadata"]["language_info"]["name"], "typescript");
+}
+
+#[tokio::test]
+async fn kernels_work_on_gvisors_kernel() {
+    let server = TestServer::start();
+    if !has_gvisor(&server).await {
+        return;
+    }
+    let steps = [python("x = 41"), python("x + 1"), typescript("const y = 6"), typescript("y * 7")];
+    let job = server.run(&json!({ "isolation": "gvisor", "steps": steps })).await;
+    assert_succeeded(&job, 1..=4);
+    assert_eq!(step(&job, 2)["stdout"], "42\n");
+    assert_eq!(step(&job, 4)["stdout"], "42\n");
+}

@@ -1,0 +1,179 @@
+//! Pictures of the screen, and where a point of one is on the screen.
+
+use x11rb::protocol::xproto::{ConnectionExt as _, ImageFormat};
+
+use super::display::Display;
+use super::{Broken, Done};
+
+/// A part of the screen, in its pixels. Always inside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Area {
+    pub(super) x: i32,
+    pub(super) y: i32,
+    pub(super) width: u32,
+    pub(super) height: u32,
+}
+
+impl Area {
+    /// The part of an area that is on a screen of this size; nothing if none is.
+    pub(super) fn on_screen(self, width: u16, height: u16) -> Option<Self> {
+        let edge = |start: i32, length: u32| i64::from(start) + i64::from(length);
+        let right = edge(self.x, self.width).min(width.into());
+        let bottom = edge(self.y, self.height).min(height.into());
+        let (x, y) = (self.x.max(0), self.y.max(0));
+        let width = u32::try_from(right - i64::from(x)).ok().filter(|width| *width > 0)?;
+        let height = u32::try_from(bottom - i64::from(y)).ok().filter(|height| *height > 0)?;
+        Some(Self { x, y, width, height })
+    }
+}
+
+/// The last picture that was given: what it showed, and how large it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    pub(super) number: u64,
+    pub(super) area: Area,
+    pub(super) width: u32,
+    pub(super) height: u32,
+}
+
+impl View {
+    /// Before the first picture, a point is one of the screen itself.
+    pub(super) fn of_screen(width: u16, height: u16) -> Self {
+        let area = Area { x: 0, y: 0, width: width.into(), height: height.into() };
+        Self { number: 0, area, width: width.into(), height: height.into() }
+    }
+
+    /// Where a point of the picture is on the screen: the middle of what it stands for.
+    pub(super) fn on_screen(&self, x: i32, y: i32) -> (i16, i16) {
+        let place = |at: i32, start: i32, whole: u32, shown: u32| {
+            let scale = f64::from(whole) / f64::from(shown.max(1));
+            let within = if whole == shown { f64::from(at) } else { (f64::from(at) + 0.5) * scale };
+            (f64::from(start) + within).floor().clamp(0.0, f64::from(i16::MAX)) as i16
+        };
+        (
+            place(x, self.area.x, self.area.width, self.width),
+            place(y, self.area.y, self.area.height, self.height),
+        )
+    }
+
+    /// Where a point of the screen is in the picture.
+    pub(super) fn in_picture(&self, x: i16, y: i16) -> (i32, i32) {
+        let place = |at: i16, start: i32, whole: u32, shown: u32| {
+            let scale = f64::from(shown) / f64::from(whole.max(1));
+            (f64::from(i32::from(at) - start) * scale).floor() as i32
+        };
+        (
+            place(x, self.area.x, self.area.width, self.width),
+            place(y, self.area.y, self.area.height, self.height),
+        )
+    }
+
+    /// What every picture says about itself.
+    pub(super) fn words(&self) -> String {
+        let Area { x, y, width, .. } = self.area;
+        let scale = f64::from(self.width) / f64::from(width.max(1));
+        format!(
+            "screenshot {}: {}x{} pixels, scale {scale:.3}, origin {x},{y} of the screen; coordinates \
+             of later actions are in this picture",
+            self.number, self.width, self.height
+        )
+    }
+}
+
+/// Takes an area of the screen as red, green and blue.
+pub(super) fn pixels(display: &Display, area: Area) -> Done<Vec<u8>> {
+    let image = display
+        .connection
+        .get_image(
+            ImageFormat::Z_PIXMAP,
+            display.root,
+            area.x as i16,
+            area.y as i16,
+            area.width as u16,
+            area.height as u16,
+            u32::MAX,
+        )?
+        .reply()?;
+    let wanted = area.width as usize * area.height as usize * 4;
+    if image.data.len() < wanted {
+        return Err(Broken("the screen is not one of 24 bits".into()));
+    }
+    let mut colours = Vec::with_capacity(wanted / 4 * 3);
+    for pixel in image.data[..wanted].chunks_exact(4) {
+        colours.extend_from_slice(&[pixel[2], pixel[1], pixel[0]]);
+    }
+    Ok(colours)
+}
+
+/// Scales down by averaging: small text stays as readable as it can.
+pub(super) fn scaled(colours: &[u8], from: (u32, u32), to: (u32, u32)) -> Vec<u8> {
+    let (width, height) = (from.0 as usize, from.1 as usize);
+    let mut small = Vec::with_capacity(to.0 as usize * to.1 as usize * 3);
+    let span = |at: u32, to: u32, whole: usize| {
+        let start = at as usize * whole / to as usize;
+        let end = ((at as usize + 1) * whole).div_ceil(to as usize);
+        start..end.clamp(start + 1, whole)
+    };
+    for row in 0..to.1 {
+        let rows = span(row, to.1, height);
+        for column in 0..to.0 {
+            let columns = span(column, to.0, width);
+            let mut sums = [0usize; 3];
+            for y in rows.clone() {
+                let line = &colours[(y * width + columns.start) * 3..(y * width + columns.end) * 3];
+                for pixel in line.chunks_exact(3) {
+                    sums.iter_mut().zip(pixel).for_each(|(sum, part)| *sum += usize::from(*part));
+                }
+            }
+            let count = rows.len() * columns.len();
+            small.extend(sums.map(|sum| (sum / count) as u8));
+        }
+    }
+    small
+}
+
+pub(super) fn png(colours: &[u8], width: u32, height: u32) -> Done<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.set_compression(png::Compression::Fast);
+    let written = encoder.write_header().and_then(|mut writer| {
+        writer.write_image_data(colours)?;
+        writer.finish()
+    });
+    written.map_err(|error| Broken(error.to_string()))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_go_there_and_back() {
+        let area = Area { x: 100, y: 50, width: 800, height: 400 };
+        let view = View { number: 1, area, width: 400, height: 200 };
+        assert_eq!(view.on_screen(0, 0), (101, 51));
+        assert_eq!(view.on_screen(399, 199), (899, 449));
+        assert_eq!(view.in_picture(101, 51), (0, 0));
+        let same = View::of_screen(1280, 800);
+        assert_eq!((same.on_screen(7, 9), same.in_picture(7, 9)), ((7, 9), (7, 9)));
+    }
+
+    #[test]
+    fn areas_are_cut_to_the_screen() {
+        let area = |x, y, width, height| Area { x, y, width, height };
+        assert_eq!(area(-5, 90, 20, 20).on_screen(100, 100), Some(area(0, 90, 15, 10)));
+        assert_eq!(area(100, 0, 5, 5).on_screen(100, 100), None);
+        assert_eq!(area(i32::MAX, 0, u32::MAX, 5).on_screen(100, 100), None);
+    }
+
+    #[test]
+    fn scaling_averages() {
+        let four = [0, 0, 0, 200, 200, 200, 100, 100, 100, 100, 100, 100];
+        assert_eq!(scaled(&four, (2, 2), (1, 1)), [100, 100, 100]);
+        assert_eq!(scaled(&four, (2, 2), (2, 2)), four);
+        assert_eq!(scaled(&four, (4, 1), (3, 1)).len(), 9);
+    }
+}

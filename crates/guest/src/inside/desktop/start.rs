@@ -1,0 +1,147 @@
+//! Starts the desktop: an X server that is its own VNC server, and a window manager.
+//!
+//! Both run as tools do. The sockets lie in the sandbox's own file tree and nowhere else.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bellglass_protocol::job::Screen;
+use bellglass_protocol::step::ToolError;
+
+use super::Live;
+use super::display::Display;
+use super::keyboard::Keyboard;
+use crate::inside::Guest;
+use crate::inside::failure::failure;
+use crate::inside::interpreters::{environment, find, private_folder};
+use crate::inside::process::{Command, Process};
+use crate::inside::run_process::kill_supervised;
+
+/// How long the X server and the window manager may take.
+const STARTING: Duration = Duration::from_secs(20);
+const BETWEEN_TRIES: Duration = Duration::from_millis(2);
+
+/// What programs call the screen, and the socket by which they reach it.
+pub(super) const DISPLAY: &str = ":0";
+const SOCKET: &str = "/tmp/.X11-unix/X0";
+
+pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, ToolError> {
+    let missing = |_| {
+        failure(
+            "no_desktop",
+            "this sandbox's image has no desktop; give the job `desktop: true`, or the image \
+             `desktop`, which `bellglass image build desktop` makes",
+        )
+    };
+    let server = find("Xtigervnc").or_else(|_| find("Xvnc")).map_err(missing)?;
+    let manager = find("openbox").map_err(missing)?;
+    let folder = private_folder().join("desktop");
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|error| failure("no_desktop", format!("its folder cannot be made: {error}")))?;
+    let rfb = folder.join("rfb");
+    let _ = std::fs::remove_file(&rfb);
+    let geometry = format!("{}x{}", screen.width, screen.height);
+    let rfb_path = rfb.to_string_lossy().into_owned();
+    // No port is opened: viewers come through the wire. Whoever is in the sandbox may use the
+    // screen, and nobody else reaches it.
+    let arguments = [
+        "Xvnc",
+        DISPLAY,
+        "-geometry",
+        &geometry,
+        "-depth",
+        "24",
+        "-rfbunixpath",
+        &rfb_path,
+        "-rfbport",
+        "-1",
+        "-SecurityTypes",
+        "None",
+        "-AlwaysShared",
+        "-ac",
+        "-nolisten",
+        "tcp",
+        "-nolisten",
+        "local",
+        "-noreset",
+        "-extension",
+        "GLX",
+    ];
+    let xserver = run(guest, server, &arguments)?;
+    let display = match tokio::task::spawn_blocking(connect).await {
+        Ok(Ok(display)) => display,
+        failed => {
+            kill_supervised(guest, xserver).await;
+            let why = match failed {
+                Ok(Err(error)) => error.to_string(),
+                _ => "it broke".into(),
+            };
+            return Err(failure("no_desktop", format!("the X server did not start: {why}")));
+        }
+    };
+    let manager = run(guest, manager, &["openbox", "--sm-disable"])?;
+    let waiting = display.clone();
+    let managed = tokio::task::spawn_blocking(move || wait_for_manager(&waiting)).await;
+    let keyboard = Keyboard::of(&display).map_err(ToolError::from)?;
+    if !managed.unwrap_or(false) {
+        kill_supervised(guest, manager).await;
+        kill_supervised(guest, xserver).await;
+        return Err(failure("no_desktop", "the window manager did not start"));
+    }
+    Ok(Live::new(display, keyboard))
+}
+
+fn connect() -> io::Result<Arc<Display>> {
+    let until = Instant::now() + STARTING;
+    loop {
+        let error = match UnixStream::connect(SOCKET) {
+            Ok(stream) => match Display::connect(stream) {
+                Ok(display) => return Ok(display),
+                Err(broken) => io::Error::other(broken.0),
+            },
+            Err(error) => error,
+        };
+        if Instant::now() > until {
+            return Err(error);
+        }
+        std::thread::sleep(BETWEEN_TRIES);
+    }
+}
+
+fn wait_for_manager(display: &Display) -> bool {
+    let until = Instant::now() + STARTING;
+    while Instant::now() < until {
+        if display.is_managed().unwrap_or(false) {
+            return true;
+        }
+        std::thread::sleep(BETWEEN_TRIES);
+    }
+    false
+}
+
+/// Starts a program that belongs to the desktop. Returns its supervisor.
+fn run(guest: &Guest, program: PathBuf, arguments: &[&str]) -> Result<libc::pid_t, ToolError> {
+    let folder = guest.workspace.path().to_path_buf();
+    let mut environment = environment(guest, &folder, &Default::default())?;
+    environment.retain(|(name, _)| name != "DISPLAY");
+    environment.push(("DISPLAY".into(), DISPLAY.into()));
+    let arguments = arguments.iter().map(Into::into).collect();
+    let command = Command { program, arguments, environment, folder, input: None };
+    let (mut stdout, mut stderr, supervisor) =
+        Process::start(&command, &guest.confinement)?.split();
+    let pid = supervisor.pid();
+    tokio::spawn(async move {
+        // Nobody reads what they log, but they must not wait for a reader.
+        let mut nowhere = (tokio::io::sink(), tokio::io::sink());
+        let _ = tokio::join!(
+            tokio::io::copy(&mut stdout, &mut nowhere.0),
+            tokio::io::copy(&mut stderr, &mut nowhere.1)
+        );
+        supervisor.reap().await;
+    });
+    Ok(pid)
+}

@@ -1,0 +1,88 @@
+//! The windows of the desktop, as the window manager keeps them.
+
+use x11rb::connection::Connection as _;
+use x11rb::protocol::xproto::{
+    AtomEnum, ClientMessageEvent, ConfigureWindowAux, ConnectionExt as _, EventMask, Window,
+};
+
+use super::display::Display;
+use super::picture::Area;
+use super::{Broken, Done};
+
+/// Windows that are listed, and the longest title that is shown.
+const MOST_WINDOWS: u32 = 200;
+const LONGEST_TITLE: u32 = 256;
+
+pub(super) struct Listed {
+    pub(super) id: Window,
+    pub(super) title: String,
+    pub(super) class: String,
+    pub(super) area: Area,
+    pub(super) active: bool,
+}
+
+/// All windows, the oldest first.
+pub(super) fn list(display: &Display) -> Done<Vec<Listed>> {
+    let atoms = &display.atoms;
+    let active = numbers(display, atoms._NET_ACTIVE_WINDOW, 1)?.first().copied();
+    let mut windows = Vec::new();
+    for id in numbers(display, atoms._NET_CLIENT_LIST, MOST_WINDOWS)? {
+        // A window may go while the list is read.
+        let Ok(area) = area(display, id) else { continue };
+        let title = text(display, id, atoms._NET_WM_NAME)
+            .filter(|title| !title.is_empty())
+            .or_else(|| text(display, id, AtomEnum::WM_NAME.into()))
+            .unwrap_or_default();
+        let class = text(display, id, AtomEnum::WM_CLASS.into()).unwrap_or_default();
+        let class = class.split('\0').rfind(|part| !part.is_empty()).unwrap_or_default().into();
+        windows.push(Listed { id, title, class, area, active: active == Some(id) });
+    }
+    Ok(windows)
+}
+
+/// Where a window is on the screen.
+pub(super) fn area(display: &Display, window: Window) -> Done<Area> {
+    let gone = |_| Broken(format!("there is no window {window}; `windows` lists those there are"));
+    let size = display.connection.get_geometry(window)?.reply().map_err(gone)?;
+    let place = display.connection.translate_coordinates(window, display.root, 0, 0)?;
+    let place = place.reply().map_err(gone)?;
+    Ok(Area {
+        x: place.dst_x.into(),
+        y: place.dst_y.into(),
+        width: size.width.into(),
+        height: size.height.into(),
+    })
+}
+
+pub(super) fn focus(display: &Display, window: Window) -> Done<()> {
+    area(display, window)?;
+    const FROM_A_PAGER: u32 = 2;
+    let kind = display.atoms._NET_ACTIVE_WINDOW;
+    let message = ClientMessageEvent::new(32, window, kind, [FROM_A_PAGER, 0, 0, 0, 0]);
+    let mask = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
+    display.connection.send_event(false, display.root, mask, message)?;
+    display.settle()
+}
+
+pub(super) fn move_to(display: &Display, window: Window, x: i16, y: i16) -> Done<()> {
+    area(display, window)?;
+    let place = ConfigureWindowAux::new().x(i32::from(x)).y(i32::from(y));
+    display.connection.configure_window(window, &place)?;
+    display.connection.flush()?;
+    display.settle()
+}
+
+fn numbers(display: &Display, property: u32, most: u32) -> Done<Vec<u32>> {
+    let connection = &display.connection;
+    let value = connection
+        .get_property(false, display.root, property, AtomEnum::WINDOW, 0, most)?
+        .reply()?;
+    Ok(value.value32().into_iter().flatten().collect())
+}
+
+fn text(display: &Display, window: Window, property: u32) -> Option<String> {
+    let any = AtomEnum::ANY;
+    let asked = display.connection.get_property(false, window, property, any, 0, LONGEST_TITLE);
+    let value = asked.ok()?.reply().ok()?;
+    (value.format == 8).then(|| String::from_utf8_lossy(&value.value).into_owned())
+}

@@ -1,0 +1,320 @@
+//! A running kernel: its process, and the connections that it is spoken to through.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bellglass_protocol::step::ToolError;
+use bellglass_protocol::wire::Language;
+use serde_json::{Value, json};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::message::{Message, Signer};
+use super::zmtp::{self, Kind, Receiver, Sender, Stream};
+use crate::inside::Guest;
+use crate::inside::failure::failure;
+use crate::inside::interpreters::{environment, find, private_folder};
+use crate::inside::process::{Command, Process, Supervisor};
+use crate::inside::supervisor::Report;
+
+/// How long a kernel may take to start, on a machine that has other things to do too.
+const STARTING: Duration = Duration::from_secs(60);
+/// How often its sockets are tried until they are there.
+const BETWEEN_TRIES: Duration = Duration::from_millis(5);
+/// How long an announcement may take before it is asked for again.
+const ANNOUNCING: Duration = Duration::from_millis(200);
+/// Messages that wait for a call to take them.
+const MESSAGES_AHEAD: usize = 64;
+
+pub(super) struct Kernel {
+    pub(super) supervisor: libc::pid_t,
+    pub(super) signer: Signer,
+    pub(super) shell: Sender,
+    pub(super) control: Sender,
+    /// What comes from the kernel, whichever socket it comes from.
+    pub(super) incoming: mpsc::Receiver<(Origin, Message)>,
+    /// Whether a call wants what comes. Otherwise it is dropped, so that the kernel never waits.
+    pub(super) listening: Arc<AtomicBool>,
+    /// How the kernel ended, as `waitpid` tells it.
+    pub(super) ended: watch::Receiver<Option<i32>>,
+    /// What it says about the language it runs.
+    pub(super) language_info: Value,
+    /// Whether nothing comes any more for a request once the kernel said that it is idle.
+    pub(super) says_idle_last: bool,
+    _files: Files,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Answers to requests.
+    Reply,
+    /// What everybody who watches the kernel is told.
+    Broadcast,
+}
+
+/// The folder of a kernel's sockets and connection file; it goes with the kernel.
+struct Files(PathBuf);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = self.0.parent().map(std::fs::remove_dir);
+    }
+}
+
+/// Where a kernel's sockets are.
+enum Place {
+    /// Unix sockets with this prefix.
+    Sockets(PathBuf),
+    /// These ports of the sandbox's loopback.
+    Ports([u16; 5]),
+}
+
+impl Place {
+    fn connection(&self, key: &str) -> Value {
+        let (transport, address, ports) = match self {
+            Self::Sockets(prefix) => {
+                ("ipc", prefix.to_string_lossy().into_owned(), [1, 2, 3, 4, 5])
+            }
+            Self::Ports(ports) => ("tcp", "127.0.0.1".into(), *ports),
+        };
+        let [shell, iopub, stdin, control, heartbeat] = ports;
+        json!({
+            "transport": transport, "ip": address, "key": key, "signature_scheme": "hmac-sha256",
+            "shell_port": shell, "iopub_port": iopub, "stdin_port": stdin,
+            "control_port": control, "hb_port": heartbeat,
+        })
+    }
+
+    async fn connect(&self, which: usize) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Sockets(prefix) => {
+                let path = format!("{}-{}", prefix.display(), which + 1);
+                Box::new(UnixStream::connect(path).await?)
+            }
+            Self::Ports(ports) => {
+                let stream = TcpStream::connect(("127.0.0.1", ports[which])).await?;
+                stream.set_nodelay(true)?;
+                Box::new(stream)
+            }
+        })
+    }
+}
+
+const SHELL: usize = 0;
+const IOPUB: usize = 1;
+const CONTROL: usize = 3;
+
+impl Kernel {
+    /// Starts a kernel and returns once it answers.
+    pub(super) async fn start(guest: &Guest, language: Language) -> Result<Self, ToolError> {
+        let broken = |error: io::Error| {
+            failure("kernel_not_started", format!("the kernel could not be started: {error}"))
+        };
+        let key = random_word().map_err(broken)?;
+        let folder = private_folder().join(format!("kernel-{}", &key[..8]));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(broken)?;
+        let files = Files(folder.clone());
+        let place = match language {
+            Language::Python => Place::Sockets(folder.join("s")),
+            // Deno's kernel has no other sockets.
+            Language::TypeScript => Place::Ports(free_ports().map_err(broken)?),
+        };
+        let file = folder.join("connection.json");
+        write_private(&file, &place.connection(&key).to_string()).map_err(broken)?;
+        let command = command(guest, language, &file)?;
+        let process = Process::start(&command, &guest.confinement)?;
+        let (stdout, stderr, supervisor) = process.split();
+        // A kernel says what it has to say in messages; what is printed past them is of no use.
+        tokio::spawn(discard(stdout));
+        tokio::spawn(discard(stderr));
+        let pid = supervisor.pid();
+        let (told, ended) = watch::channel(None);
+        tokio::spawn(see_end(supervisor, told));
+
+        let opened = open(&place, key, ended.clone());
+        let mut opened = match timeout(STARTING, opened).await {
+            Ok(Ok(opened)) => opened,
+            failed => {
+                crate::inside::run_process::kill_supervised(guest, pid).await;
+                let why = match failed {
+                    Ok(Err(error)) => error.to_string(),
+                    _ => "it did not answer within a minute".into(),
+                };
+                return Err(failure(
+                    "kernel_not_started",
+                    format!("the kernel is not there: {why}"),
+                ));
+            }
+        };
+        let language_info = std::mem::take(&mut opened.language_info);
+        Ok(Self {
+            supervisor: pid,
+            signer: opened.signer,
+            shell: opened.shell,
+            control: opened.control,
+            incoming: opened.incoming,
+            listening: opened.listening,
+            ended,
+            language_info,
+            says_idle_last: language == Language::Python,
+            _files: files,
+        })
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+}
+
+struct Opened {
+    signer: Signer,
+    shell: Sender,
+    control: Sender,
+    incoming: mpsc::Receiver<(Origin, Message)>,
+    listening: Arc<AtomicBool>,
+    language_info: Value,
+}
+
+/// Connects to a kernel that is starting, and waits until it announces what it does.
+async fn open(
+    place: &Place,
+    key: String,
+    ended: watch::Receiver<Option<i32>>,
+) -> io::Result<Opened> {
+    let (shell, replies) = reach(place, SHELL, Kind::Dealer, &ended).await?;
+    let (control, _control_replies) = reach(place, CONTROL, Kind::Dealer, &ended).await?;
+    let (iopub, broadcasts) = reach(place, IOPUB, Kind::Subscriber, &ended).await?;
+    let (sender, incoming) = mpsc::channel(MESSAGES_AHEAD);
+    let listening = Arc::new(AtomicBool::new(true));
+    for (origin, receiver) in [(Origin::Reply, replies), (Origin::Broadcast, broadcasts)] {
+        let reader = Signer::new(key.clone());
+        tokio::spawn(forward(origin, receiver, reader, listening.clone(), sender.clone()));
+    }
+    // The other directions must stay open as long as these connections are used.
+    tokio::spawn(async move {
+        let _open = (iopub, _control_replies);
+        let mut ended = ended;
+        let _ = ended.wait_for(Option::is_some).await;
+    });
+    let signer = Signer::new(key);
+    let language_info = Value::Null;
+    let mut opened = Opened { signer, shell, control, incoming, listening, language_info };
+    opened.language_info = announced(&mut opened).await?;
+    opened.listening.store(false, Ordering::Relaxed);
+    Ok(opened)
+}
+
+/// Asks what the kernel is until both the answer and a broadcast came: from then on none is missed.
+async fn announced(opened: &mut Opened) -> io::Result<Value> {
+    let (mut info, mut broadcast) = (None, false);
+    loop {
+        let (_, request) = opened.signer.request("kernel_info_request", &json!({}));
+        opened.shell.send(&request).await?;
+        let until = Instant::now() + ANNOUNCING;
+        while let Ok(message) = tokio::time::timeout_at(until, opened.incoming.recv()).await {
+            match message.ok_or(io::ErrorKind::UnexpectedEof)? {
+                (Origin::Reply, message) if message.kind == "kernel_info_reply" => {
+                    info = Some(message.content["language_info"].clone());
+                }
+                (Origin::Broadcast, _) => broadcast = true,
+                _ => {}
+            }
+            if broadcast && let Some(info) = info.take() {
+                return Ok(info);
+            }
+        }
+    }
+}
+
+async fn reach(
+    place: &Place,
+    which: usize,
+    kind: Kind,
+    ended: &watch::Receiver<Option<i32>>,
+) -> io::Result<(Sender, Receiver)> {
+    loop {
+        if ended.borrow().is_some() {
+            return Err(io::Error::other("it ended at once"));
+        }
+        match place.connect(which).await {
+            Ok(stream) => return zmtp::connect(stream, kind).await,
+            Err(_) => sleep(BETWEEN_TRIES).await,
+        }
+    }
+}
+
+async fn forward(
+    origin: Origin,
+    mut from: Receiver,
+    reader: Signer,
+    listening: Arc<AtomicBool>,
+    to: mpsc::Sender<(Origin, Message)>,
+) {
+    while let Ok(parts) = from.receive().await {
+        if listening.load(Ordering::Relaxed)
+            && let Some(message) = reader.read(&parts)
+            && to.send((origin, message)).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+async fn see_end(mut supervisor: Supervisor, told: watch::Sender<Option<i32>>) {
+    let status = match supervisor.next_report().await {
+        Some(Report::Ended(status)) => status,
+        Some(Report::Refused(..)) => 127 << 8,
+        None => libc::SIGKILL,
+    };
+    told.send_replace(Some(status));
+    supervisor.reap().await;
+}
+
+async fn discard(mut output: tokio::net::unix::pipe::Receiver) {
+    let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
+}
+
+fn command(guest: &Guest, language: Language, connection: &Path) -> Result<Command, ToolError> {
+    let folder = guest.workspace.path().to_path_buf();
+    let mut environment = environment(guest, &folder, &Default::default())?;
+    let (program, mut arguments) = match language {
+        Language::Python => (find("python3")?, vec!["python3", "-m", "ipykernel_launcher", "-f"]),
+        Language::TypeScript => (find("deno")?, vec!["deno", "jupyter", "--kernel", "--conn"]),
+    };
+    // Both would write beside what the job makes.
+    environment.push(("IPYTHONDIR".into(), "/tmp/.ipython".into()));
+    environment.push(("MPLCONFIGDIR".into(), "/tmp/.matplotlib".into()));
+    let connection = connection.to_string_lossy();
+    arguments.push(&connection);
+    let arguments = arguments.into_iter().map(Into::into).collect();
+    Ok(Command { program, arguments, environment, folder, input: None })
+}
+
+/// Ports that nobody listens on now. That somebody takes one meanwhile is met when it starts.
+fn free_ports() -> io::Result<[u16; 5]> {
+    let listener = || std::net::TcpListener::bind(("127.0.0.1", 0));
+    let listeners = [listener()?, listener()?, listener()?, listener()?, listener()?];
+    let mut ports = [0; 5];
+    for (port, listener) in ports.iter_mut().zip(&listeners) {
+        *port = listener.local_addr()?.port();
+    }
+    Ok(ports)
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+    io::Write::write_all(&mut file, text.as_bytes())
+}
+
+fn random_word() -> io::Result<String> {
+    let mut bytes = [0u8; 24];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,349 @@
+//! Code in kernels: one Jupyter kernel for each language, started when it is first needed, in which
+//! what a call defines is there for the next.
+//!
+//! The guest speaks the protocol itself, over sockets that no other sandbox reaches.
+
+mod cell;
+mod connection;
+mod message;
+mod notebook;
+mod zmtp;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bellglass_protocol::step::{OutputStream, StepStatus, ToolError};
+use bellglass_protocol::tool::Code;
+use bellglass_protocol::wire::{DATA_CHUNK, Language};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Guest;
+use super::answer::Answer;
+use super::calls::Call;
+use super::failure::failure;
+use super::run_process::kill_supervised;
+use cell::Cell;
+use connection::{Kernel, Origin};
+use notebook::Notebook;
+
+/// How long a kernel may take to stop what it runs, after each of two ways to ask for it.
+const INTERRUPTING: Duration = Duration::from_secs(2);
+/// After a kernel has said that it is done, what it printed may still be on its way.
+const LAST_WORDS: Duration = Duration::from_millis(25);
+/// The same where it did not say so, since it drops what nobody takes fast enough.
+const LOST_WORDS: Duration = Duration::from_secs(2);
+
+/// The kernels of a sandbox.
+#[derive(Default)]
+pub(super) struct Kernels {
+    python: Mutex<Slot>,
+    typescript: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    kernel: Option<Kernel>,
+    notebook: Notebook,
+    language_info: Value,
+}
+
+impl Kernels {
+    fn slot(&self, language: Language) -> &Mutex<Slot> {
+        match language {
+            Language::Python => &self.python,
+            Language::TypeScript => &self.typescript,
+        }
+    }
+
+    /// All that was run, as a notebook.
+    pub(super) async fn notebook(&self, language: Language) -> Result<Bytes, ToolError> {
+        let slot = self.slot(language).lock().await;
+        if slot.notebook.is_empty() {
+            return Err(failure("no_notebook", "nothing was run in a kernel of this language"));
+        }
+        let kernel = match language {
+            Language::Python => {
+                json!({"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"})
+            }
+            Language::TypeScript => {
+                json!({"name": "deno", "display_name": "Deno", "language": "typescript"})
+            }
+        };
+        Ok(slot.notebook.document(&kernel, &slot.language_info).into())
+    }
+}
+
+/// Whether this image has a kernel for the language.
+pub(super) fn is_here(language: Language) -> bool {
+    match language {
+        Language::Python => ["/usr/local/lib", "/usr/lib"].iter().any(|library| {
+            let folders = std::fs::read_dir(library).into_iter().flatten().flatten();
+            folders
+                .filter(|folder| folder.file_name().as_encoded_bytes().starts_with(b"python3"))
+                .any(|folder| {
+                    let packages = ["dist-packages", "site-packages"];
+                    packages.iter().any(|name| folder.path().join(name).join("ipykernel").is_dir())
+                })
+        }),
+        Language::TypeScript => super::interpreters::find("deno").is_ok(),
+    }
+}
+
+/// Starts the kernel of a language before anybody needs it.
+pub(super) fn warm(guest: &Arc<Guest>, language: Language) {
+    if !is_here(language) {
+        return;
+    }
+    // Who needs it will see why it does not start.
+    drop(begin(guest, language, Restart::No));
+}
+
+/// Sees to it that there is a kernel: as a task of its own, which goes on when a call gives up.
+fn begin(
+    guest: &Arc<Guest>,
+    language: Language,
+    restart: Restart,
+) -> JoinHandle<Result<(), ToolError>> {
+    let guest = guest.clone();
+    tokio::spawn(async move {
+        let mut slot = guest.kernels.slot(language).lock().await;
+        if restart == Restart::Yes {
+            end(&guest, &mut slot).await;
+        }
+        ready(&guest, &mut slot, language).await
+    })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Restart {
+    Yes,
+    No,
+}
+
+/// Runs code in the kernel of a language.
+pub(super) async fn run(
+    guest: &Arc<Guest>,
+    language: Language,
+    code: &Code,
+    deadline: Instant,
+    call: &Call,
+) -> Result<Answer, ToolError> {
+    let restart = if code.restart { Restart::Yes } else { Restart::No };
+    let kernel = async {
+        let begun = begin(guest, language, restart).await;
+        begun.unwrap_or_else(|_| Err(failure("kernel_not_started", "starting it broke")))?;
+        Ok::<_, ToolError>(guest.kernels.slot(language).lock().await)
+    };
+    let mut slot = tokio::select! {
+        slot = kernel => slot?,
+        () = sleep_until(deadline) => {
+            let why = "the time limit was reached while the kernel started; try again";
+            let error = Some(failure("timed_out", why));
+            return Ok(Answer { error, ..Answer::of(StepStatus::TimedOut) });
+        }
+        () = call.cancel.cancelled() => return Ok(Answer::of(StepStatus::Cancelled)),
+    };
+    let slot = &mut *slot;
+    let Some(kernel) = slot.kernel.as_mut() else {
+        return Err(failure("kernel_not_started", "the kernel is not there"));
+    };
+    kernel.listening.store(true, Ordering::Relaxed);
+    let mut cell = Cell::default();
+    let finish = execute(kernel, &code.code, &mut cell, deadline, call).await;
+    kernel.listening.store(false, Ordering::Relaxed);
+    while kernel.incoming.try_recv().is_ok() {}
+
+    let mut answer =
+        Answer { attachments: std::mem::take(&mut cell.attachments), ..Answer::default() };
+    match finish {
+        Finish::Done if cell.error.is_some() => {
+            answer.status = StepStatus::Failed;
+            answer.error = cell.error.take();
+        }
+        Finish::Done => {}
+        Finish::Interrupted(status) => {
+            answer.status = status;
+            answer.error = Some(failure(
+                "timed_out",
+                "the code was interrupted; what it had defined until then is kept",
+            ));
+        }
+        Finish::Stuck(status) => {
+            answer.status = status;
+            answer.error = Some(failure(
+                "kernel_restarted",
+                "the code could not be interrupted, so its kernel was ended; the next call gets a \
+                 new one, in which nothing is defined",
+            ));
+            end(guest, slot).await;
+        }
+        Finish::Died => {
+            // Its sockets may be gone before it is.
+            let _ = timeout(INTERRUPTING, kernel.ended.wait_for(Option::is_some)).await;
+            let status = kernel.ended.borrow().unwrap_or(libc::SIGKILL);
+            answer.status = StepStatus::Failed;
+            answer.exit_code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
+            answer.signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+            answer.error = Some(failure(
+                "kernel_died",
+                "the kernel ended while it ran this code; the next call gets a new one, in which \
+                 nothing is defined",
+            ));
+            end(guest, slot).await;
+        }
+    }
+    slot.notebook.add(&code.code, cell.count, cell.outputs);
+    Ok(answer)
+}
+
+async fn ready(guest: &Guest, slot: &mut Slot, language: Language) -> Result<(), ToolError> {
+    if slot.kernel.as_ref().is_some_and(Kernel::has_ended) {
+        slot.kernel = None;
+    }
+    if slot.kernel.is_none() {
+        let kernel = Kernel::start(guest, language).await?;
+        slot.language_info = kernel.language_info.clone();
+        slot.kernel = Some(kernel);
+    }
+    Ok(())
+}
+
+async fn end(guest: &Guest, slot: &mut Slot) {
+    if let Some(kernel) = slot.kernel.take() {
+        kill_supervised(guest, kernel.supervisor).await;
+    }
+}
+
+/// How the execution of a cell came to its end.
+enum Finish {
+    Done,
+    Interrupted(StepStatus),
+    /// It did not stop when it was told to.
+    Stuck(StepStatus),
+    Died,
+}
+
+async fn execute(
+    kernel: &mut Kernel,
+    code: &str,
+    cell: &mut Cell,
+    deadline: Instant,
+    call: &Call,
+) -> Finish {
+    let content = json!({
+        "code": code, "silent": false, "store_history": true, "user_expressions": {},
+        "allow_stdin": false, "stop_on_error": false,
+    });
+    let (id, request) = kernel.signer.request("execute_request", &content);
+    if kernel.shell.send(&request).await.is_err() {
+        return Finish::Died;
+    }
+    let mut watch = Watch { id, replied: false, idle: false };
+    let status = tokio::select! {
+        heard = watch.hear(kernel, cell, call) => return heard,
+        () = sleep_until(deadline) => StepStatus::TimedOut,
+        () = call.cancel.cancelled() => StepStatus::Cancelled,
+    };
+    for way in [Way::Request, Way::Signal] {
+        interrupt(kernel, way).await;
+        let until = Instant::now() + INTERRUPTING;
+        tokio::select! {
+            heard = watch.hear(kernel, cell, call) => return match heard {
+                Finish::Died => Finish::Died,
+                _ => {
+                    cell.error = None;
+                    Finish::Interrupted(status)
+                }
+            },
+            () = sleep_until(until) => {}
+        }
+    }
+    Finish::Stuck(status)
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Request,
+    Signal,
+}
+
+async fn interrupt(kernel: &mut Kernel, way: Way) {
+    match way {
+        Way::Request => {
+            let (_, request) = kernel.signer.request("interrupt_request", &json!({}));
+            let _ = kernel.control.send(&request).await;
+        }
+        Way::Signal => {
+            for child in super::kill::children_of(kernel.supervisor) {
+                // SAFETY: takes numbers only. A process that is gone already is no failure.
+                unsafe { libc::kill(child, libc::SIGINT) };
+            }
+        }
+    }
+}
+
+/// What was heard about a request so far. Survives that listening is cancelled.
+struct Watch {
+    id: String,
+    replied: bool,
+    idle: bool,
+}
+
+impl Watch {
+    async fn hear(&mut self, kernel: &mut Kernel, cell: &mut Cell, call: &Call) -> Finish {
+        loop {
+            let patience = match (self.replied, self.idle) {
+                (true, true) => LAST_WORDS,
+                (true, false) => LOST_WORDS,
+                _ => Duration::MAX,
+            };
+            let next = tokio::select! {
+                next = timeout(patience, kernel.incoming.recv()) => next,
+                _ = kernel.ended.wait_for(Option::is_some) => return Finish::Died,
+            };
+            let (origin, message) = match next {
+                Err(_) => return Finish::Done,
+                Ok(None) => return Finish::Died,
+                Ok(Some(next)) => next,
+            };
+            if message.parent != self.id {
+                continue;
+            }
+            match (origin, message.kind.as_str()) {
+                (Origin::Reply, "execute_reply") => {
+                    self.replied = true;
+                    cell.count = message.content["execution_count"].as_u64();
+                }
+                (Origin::Broadcast, "status") => {
+                    self.idle |= message.content["execution_state"] == "idle";
+                }
+                (Origin::Broadcast, _) => {
+                    if let Some((stream, text)) = cell.take(message) {
+                        show(call, stream, &text).await;
+                    }
+                }
+                (Origin::Reply, _) => {}
+            }
+            // Kernels of this kind say all before they say that they are idle.
+            if self.replied && self.idle && kernel.says_idle_last {
+                return Finish::Done;
+            }
+        }
+    }
+}
+
+/// Shows text as fast as it is taken.
+async fn show(call: &Call, stream: OutputStream, text: &str) {
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let room = call.output.wait_for_room().await.min(DATA_CHUNK).min(rest.len());
+        let (piece, after) = rest.split_at(room);
+        call.output.append(stream, piece);
+        rest = after;
+    }
+}
