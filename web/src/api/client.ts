@@ -131,6 +131,14 @@ export function logAddress(id: string): string {
   return `/jobs/${encodeURIComponent(id)}/events?format=jsonl`;
 }
 
+export function attachmentAddress(id: string, n: number, k: number): string {
+  return `/jobs/${encodeURIComponent(id)}/steps/${n}/attachments/${k}`;
+}
+
+export async function readAttachment(id: string, n: number, k: number, signal: AbortSignal): Promise<ArrayBuffer> {
+  return (await raw(attachmentAddress(id, n, k), { signal })).arrayBuffer();
+}
+
 export function outputAddress(id: string, n: number): string {
   return `/jobs/${encodeURIComponent(id)}/steps/${n}/output`;
 }

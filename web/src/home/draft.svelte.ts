@@ -71,7 +71,7 @@ class DraftJob {
       Record<string, unknown>;
     const kept = { name, image, network, on_error, isolation };
     const work = rest as { task?: string; steps?: AnyCall[] } & Record<string, unknown>;
-    const asked = ["model", "files", "plan", "budget", "secrets", "nested_sandboxing"].filter((key) => work[key] != null);
+    const asked = ["model", "files", "plan", "budget", "secrets", "nested_sandboxing", "desktop"].filter((key) => work[key] != null);
     const also = Object.fromEntries(asked.map((key) => [key, work[key]]));
     this.fill({
       mode: work.steps ? "steps" : "task",

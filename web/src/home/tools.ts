@@ -40,6 +40,16 @@ export const FIELDS: Record<string, Field[]> = {
     { name: "from", label: "From", shape: "line" },
     { name: "to", label: "To", shape: "line" },
   ],
+  copy_file: [
+    { name: "from", label: "From", shape: "line" },
+    { name: "to", label: "To", shape: "line" },
+  ],
+  diff_files: [
+    { name: "from", label: "From", shape: "line" },
+    { name: "to", label: "To", shape: "line" },
+  ],
+  find_files: [{ name: "glob", label: "Files like", shape: "line", placeholder: "**/*.ts" }],
+  xdot: [{ name: "command", label: "xdotool command", shape: "code", placeholder: "mousemove 10 10 click 1" }],
   delete_file: [{ name: "path", label: "Path", shape: "line" }],
   list_files: [
     { name: "path", label: "Folder", shape: "line", optional: true, placeholder: "the whole workspace" },

@@ -168,6 +168,21 @@ test("long output is folded, and the rest of very long output can be had", async
   expect(whole.trim().split("\n")).toHaveLength(60000);
 });
 
+test("a figure that a step draws is shown", async ({ page, server }) => {
+  // The smallest picture there is: one dark pixel.
+  const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==";
+  const id = await server.schedule({
+    steps: [{ tool: "write_file", path: "dot.png", content: png, encoding: "base64" }, { tool: "read_file", path: "dot.png" }],
+  });
+  await server.ended(id);
+  await page.goto(`${server.url}/watch/${id}`);
+  const picture = page.locator("[data-picture='2']");
+  await expect(picture).toBeVisible();
+  expect(await picture.evaluate((image) => (image as HTMLImageElement).naturalWidth)).toBe(1);
+  await page.locator("[data-path='dot.png']").click();
+  await expect(page.getByRole("img", { name: "dot.png" })).toBeVisible();
+});
+
 test("everything can be reached by keyboard, also on a small screen", async ({ page, server }) => {
   const id = await server.schedule({ name: "by hand", steps: [{ tool: "write_file", path: "x.py", content: "def f():\n    return 1\n" }] });
   await server.ended(id);
