@@ -27,8 +27,6 @@ export default defineConfig({
       args: process.getuid?.() === 0 ? ["--no-sandbox"] : [],
     },
     screenshot: "only-on-failure",
-    // A colour on its way to another one is not the one that people see.
-    contextOptions: { reducedMotion: "reduce" },
   },
   projects: [
     { name: "unit", testDir: "tests/unit" },

@@ -37,6 +37,11 @@ export { expect };
 /** Fails on anything that keeps people with a screen reader or a keyboard out. */
 export async function expectAccessible(page: Page): Promise<void> {
   await page.evaluate(axe.source);
+  // A colour on its way to another one is not the one that people see.
+  await page.evaluate(async () => {
+    const changing = document.getAnimations().filter((animation) => animation instanceof CSSTransition);
+    await Promise.allSettled(changing.map((animation) => animation.finished));
+  });
   const violations = await page.evaluate(async () => {
     const { axe } = globalThis as unknown as { axe: typeof import("axe-core") };
     const { violations } = await axe.run(document, { resultTypes: ["violations"] });
