@@ -4,28 +4,32 @@ CARGO ?= cargo
 binary := target/release/bellglass
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-local-model test-mcp build image lint bench fuzz clean
+.PHONY: help demo test test-local-model test-mcp build page image lint bench fuzz pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Build everything, run three example jobs, keep serving (ONCE=1: exit after them; PORT=8000)
 	@scripts/setup.sh demo
+	@scripts/page.sh build
 	$(CARGO) build --release --locked
 	$(binary) image build
 	@scripts/demo.sh
 
 # Everything is compiled once, with the tests: another choice of packages would have other features.
 # The image is built before the tests because they start real sandboxes; benchmarks and fuzz targets
-# are tried for a few seconds so that they cannot rot unseen; nextest comes last and sums up.
+# are tried for a few seconds so that they cannot rot unseen; the page is tested in a browser; nextest
+# comes last and sums up.
 test: ## Format, lints, licences and all tests
 	@scripts/setup.sh test
+	@scripts/page.sh build
 	$(MAKE) --no-print-directory lint
 	$(CARGO) nextest run --workspace --locked --no-run --cargo-quiet
 	target/debug/bellglass image build
 	target/debug/bellglass image build desktop
 	bench/run.sh --smoke
 	FUZZ_SECONDS=2 scripts/fuzz.sh
+	scripts/page.sh test
 	$(CARGO) nextest run --workspace --locked
 
 test-local-model: ## Try the wires against a small real model on loopback
@@ -40,8 +44,13 @@ lint: ## Format, lints and licences only
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	$(CARGO) deny --log-level error check licenses bans sources
 
-build: ## Build the release binary
+# Cargo takes the page as it lies in web/dist, so a build of Rust alone needs no Node; without a page
+# the program says in its place how to get one.
+page: ## Build the web page
 	@scripts/setup.sh build
+	@scripts/page.sh build
+
+build: page ## Build the release binary
 	$(CARGO) build --release --locked
 
 image: build ## Build the sandbox images
@@ -56,6 +65,13 @@ fuzz: ## Fuzz what reads hostile bytes (FUZZ_SECONDS=120 for each)
 	@scripts/setup.sh test
 	scripts/fuzz.sh
 
+pictures: ## Take the README's pictures of the page anew
+	@scripts/setup.sh test
+	@scripts/page.sh build
+	$(CARGO) build --workspace --locked
+	target/debug/bellglass image build
+	scripts/page.sh pictures
+
 clean: ## Remove what was built here; images and jobs stay
 	$(CARGO) clean
-	rm -rf demo-output fuzz/target fuzz/corpus
+	rm -rf demo-output fuzz/target fuzz/corpus web/dist/page web/dist/made-of web/node_modules web/test-results

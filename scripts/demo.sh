@@ -75,7 +75,7 @@ run_example() {
             fail "$archive lacks $file"
     done
     printf 'Downloaded %s with %s files.\n' "$archive" "$(grep -cv '/$' <<<"$listing")"
-    summary+=("$name: $url/status/$job" "  events    $url/jobs/$job/events"
+    summary+=("$name: $url/watch/$job" "  events    $url/jobs/$job/events"
         "  result    $url/jobs/$job/output.zip  ($archive)")
 }
 
@@ -91,7 +91,7 @@ run_example todo-app todo-app/README.md todo-app/package.json todo-app/src/serve
 run_example fix-failing-test basket.py test_basket.py context/current.json
 
 say "All jobs completed. To look at:"
-printf '%s\n' "${summary[@]}" "API docs:   $url/docs"
+printf '%s\n' "${summary[@]}" "The page:   $url/" "API docs:   $url/docs"
 
 if [ "${ONCE:-0}" = 1 ]; then
     exit 0

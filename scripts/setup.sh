@@ -54,6 +54,11 @@ bench)
 *) fail "unknown purpose '$purpose'; it is one of: build, test, demo, bench" ;;
 esac
 
+# The page is tested in the system's own browser.
+if [ "$purpose" = test ]; then
+    has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
+fi
+
 if [ ${#missing[@]} -gt 0 ]; then
     has apt-get || fail "please install: ${missing[*]} (names of Debian packages)"
     printf 'setup: installing %s\n' "${missing[*]}"

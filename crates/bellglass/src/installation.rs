@@ -255,4 +255,12 @@ impl Images for BuiltImages {
         }
         exists
     }
+
+    async fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.store.list().into_iter().map(|image| image.name).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
 }

@@ -131,6 +131,32 @@ fn nothing_is_left_unfinished() {
     }
 }
 
+/// What a sandbox wrote reaches the page only as text, so nothing on the page makes markup of text.
+#[test]
+fn the_page_makes_no_markup_of_text() {
+    for (file, text) in texts(&[".ts", ".svelte"]) {
+        if !file.starts_with("web/src/") {
+            continue;
+        }
+        for way in
+            ["{@html", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "srcdoc"]
+        {
+            assert!(!text.contains(way), "{file} contains {way}");
+        }
+    }
+}
+
+/// Comments are no documentation comments there, but a file still says what it is for.
+#[test]
+fn every_file_of_the_page_says_what_it_is_for() {
+    let files = texts(&[".ts", ".svelte"]);
+    assert!(files.len() > 40, "the page was not found");
+    for (file, text) in files.iter().filter(|(file, _)| file.starts_with("web/")) {
+        let says = text.starts_with("// ") || text.starts_with("<!-- ");
+        assert!(says, "{file} does not open with a comment");
+    }
+}
+
 #[test]
 fn names_explain_themselves() {
     for (file, _) in texts(&[".rs", ".ts"]) {

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
+use jiff::Timestamp;
 
 use crate::problem::ApiError;
+use crate::session;
 use crate::settings::{Secret, ServerSettings};
 
-/// How callers are told apart. Roles and sessions will be further variants.
+/// How callers are told apart. Roles will be further variants.
 #[derive(Clone)]
 pub(crate) enum Guard {
     Token(Secret),
@@ -40,10 +42,16 @@ impl Guard {
         }
         match self {
             // A browser sends no token by itself, and these pages are the same for everybody.
-            Self::Token(_) if PUBLIC_PAGES.contains(&path) => Ok(()),
+            Self::Token(_) if is_public_page(path) => Ok(()),
             Self::Token(token) => match bearer(request.headers()) {
                 Some(shown) if token.matches(shown) => Ok(()),
-                _ => Err(ApiError::Unauthorized),
+                Some(_) => Err(ApiError::Unauthorized),
+                None if path == "/session" => of_this_origin(request),
+                // A browser sends the cookie whoever asked it to, so it must be one of our pages.
+                None if session::holds(token, request.headers(), Timestamp::now()) => {
+                    of_this_origin(request)
+                }
+                None => Err(ApiError::Unauthorized),
             },
             Self::LocalUser { hosts } => {
                 let host = named_host(request)?;
@@ -59,8 +67,12 @@ impl Guard {
     }
 }
 
-/// Pages that hold nothing of anybody's.
-const PUBLIC_PAGES: [&str; 5] = ["/", "/docs", "/docs/docs.js", "/docs/pages.css", "/openapi.json"];
+/// Pages that hold nothing of anybody's, whatever follows in their addresses.
+fn is_public_page(path: &str) -> bool {
+    matches!(path, "/" | "/docs" | "/docs/docs.js" | "/docs/pages.css" | "/openapi.json")
+        || path.starts_with("/assets/")
+        || path.starts_with("/watch/")
+}
 
 pub(crate) fn put_protective_headers(headers: &mut HeaderMap) {
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -87,6 +99,10 @@ fn named_host(request: &Request) -> Result<Authority, ApiError> {
         Some(authority) if !authority.as_str().contains('@') => Ok(authority),
         _ => Err(ApiError::ForbiddenHost(String::new())),
     }
+}
+
+fn of_this_origin(request: &Request) -> Result<(), ApiError> {
+    same_origin(request.method(), request.headers(), &named_host(request)?)
 }
 
 fn same_origin(method: &Method, headers: &HeaderMap, host: &Authority) -> Result<(), ApiError> {

@@ -1,4 +1,4 @@
-//! The HTTP side of Bellglass: the API, event streams, downloads, operations, the OpenAPI document.
+//! The HTTP side of Bellglass: the API, event streams, downloads, operations, the OpenAPI document, the page.
 //!
 //! [`router`] is the table of contents. Each resource has one file under `controllers`. This crate
 //! knows the store and three small traits, [`LiveJobs`], [`Images`] and [`Isolation`]; how a sandbox or an agent
@@ -18,9 +18,11 @@ mod live;
 pub mod mcp;
 mod metrics;
 mod openapi;
+mod page;
 mod problem;
 mod router;
 mod serve;
+mod session;
 mod settings;
 
 use std::sync::Arc;

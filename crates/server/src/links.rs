@@ -9,6 +9,8 @@ use utoipa::ToSchema;
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Links {
     pub status_url: String,
+    /// The page on which people watch the job.
+    pub page_url: String,
     /// The history as server-sent events.
     pub events_url: String,
     /// The history as JSON lines.
@@ -28,6 +30,7 @@ impl Links {
     pub(crate) fn of(job: JobId) -> Self {
         Self {
             status_url: status_url(job),
+            page_url: page_url(job),
             events_url: format!("/jobs/{job}/events"),
             logs_url: format!("/jobs/{job}/events?format=jsonl"),
             desktop_url: None,
@@ -39,6 +42,10 @@ impl Links {
 
 pub(crate) fn status_url(job: JobId) -> String {
     format!("/status/{job}")
+}
+
+pub(crate) fn page_url(job: JobId) -> String {
+    format!("/watch/{job}")
 }
 
 pub(crate) fn job_url(job: JobId) -> String {

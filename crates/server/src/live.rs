@@ -75,6 +75,9 @@ pub enum LiveError {
 #[async_trait]
 pub trait Images: Send + Sync + 'static {
     async fn exists(&self, name: &str) -> bool;
+
+    /// The names of all, sorted.
+    async fn names(&self) -> Vec<String>;
 }
 
 /// How strongly sandboxes can be separated from this host.

@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 
 use crate::archive;
 use crate::controllers::{
-    cancel, context, events, files, jobs, mcp, memories, memory, network, operations, pages,
-    result, schedule, status, steering, steps,
+    cancel, changes, context, events, files, jobs, mcp, memories, memory, network, offer,
+    operations, pages, result, schedule, sessions, status, steering, steps,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
@@ -29,6 +29,8 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(schedule::submit))
         .routes(routes!(status::by_path))
         .routes(routes!(status::by_query))
+        .routes(routes!(offer::show))
+        .routes(routes!(changes::follow))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show))
         .routes(routes!(cancel::cancel))
@@ -48,6 +50,7 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(steps::attachment))
         .routes(routes!(files::list))
         .routes(routes!(files::read, files::write, files::delete))
+        .routes(routes!(sessions::begin, sessions::end))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))
         .routes(routes!(operations::metrics))
@@ -58,7 +61,9 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
 /// What only people and their browsers ask for.
 fn pages() -> Router<SharedServer> {
     Router::new()
-        .route("/", get(pages::landing))
+        .route("/", get(pages::page))
+        .route("/watch/{id}", get(pages::page))
+        .route("/assets/{*path}", get(pages::asset))
         .route("/docs/docs.js", get(pages::script))
         .route("/docs/pages.css", get(pages::style))
         .route("/jobs/{id}/files/", get(files::list))

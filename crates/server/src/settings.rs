@@ -46,6 +46,10 @@ impl Secret {
         self.0.as_bytes().ct_eq(shown).into()
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

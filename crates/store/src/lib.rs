@@ -245,6 +245,10 @@ pub struct JobSummary {
     pub scheduled_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
+    /// Steps that are over, however they ended.
+    pub steps_done: u32,
+    /// How many steps a fixed list has; unknown for a task.
+    pub steps_total: Option<u32>,
 }
 
 /// The end of a log: the number and the hash of its last line.

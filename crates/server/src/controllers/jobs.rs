@@ -84,9 +84,16 @@ pub(crate) struct ListedJob {
     started_at: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime, required)]
     finished_at: Option<Timestamp>,
+    /// Steps that are over, however they ended.
+    steps_done: u32,
+    /// How many steps a fixed list has; unknown for a task.
+    #[schema(required)]
+    steps_total: Option<u32>,
     /// The job whole.
     job_url: String,
     status_url: String,
+    /// Where people watch it.
+    page_url: String,
 }
 
 impl From<JobSummary> for ListedJob {
@@ -101,8 +108,11 @@ impl From<JobSummary> for ListedJob {
             scheduled_at: job.scheduled_at,
             started_at: job.started_at,
             finished_at: job.finished_at,
+            steps_done: job.steps_done,
+            steps_total: job.steps_total,
             job_url: links::job_url(job.id),
             status_url: links::status_url(job.id),
+            page_url: links::page_url(job.id),
         }
     }
 }

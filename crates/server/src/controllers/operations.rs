@@ -29,12 +29,12 @@ pub(crate) async fn healthz() -> Json<Health> {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Readiness {
     ready: bool,
-    checks: Vec<Check>,
+    checks: Vec<ReadinessCheck>,
 }
 
 /// One thing that the server needs.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Check {
+pub(crate) struct ReadinessCheck {
     name: &'static str,
     ok: bool,
 }
@@ -54,9 +54,9 @@ pub(crate) async fn readyz(State(server): State<SharedServer>) -> Response {
         tracing::warn!(error = error as &dyn std::error::Error, "the store does not answer");
     }
     let checks = vec![
-        Check { name: "store", ok: store.is_ok() },
-        Check { name: "worker", ok: (server.app.worker_runs)() },
-        Check { name: "not_stopping", ok: !server.stopping.is_cancelled() },
+        ReadinessCheck { name: "store", ok: store.is_ok() },
+        ReadinessCheck { name: "worker", ok: (server.app.worker_runs)() },
+        ReadinessCheck { name: "not_stopping", ok: !server.stopping.is_cancelled() },
     ];
     let ready = checks.iter().all(|check| check.ok);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

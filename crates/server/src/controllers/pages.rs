@@ -1,14 +1,18 @@
-//! `/` and `/docs`: two plain pages for people, until there is a page for all of it.
+//! `/`, `/watch/{id}` and `/docs`: what people see.
 //!
 //! They ask nothing of any other host, and their policy forbids it.
 
-use axum::http::header;
+use axum::extract::Path;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+
+use crate::page;
+use crate::problem::ApiError;
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
 
-fn asset(content_type: &'static str, text: &'static str) -> Response {
+fn text(content_type: &'static str, text: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, content_type),
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -17,8 +21,18 @@ fn asset(content_type: &'static str, text: &'static str) -> Response {
     (headers, text).into_response()
 }
 
-pub(crate) async fn landing() -> Response {
-    asset("text/html; charset=utf-8", include_str!("../pages/landing.html"))
+/// The page; where it was not built, one that says how to build it.
+pub(crate) async fn page(headers: HeaderMap) -> Response {
+    page::index(&headers).unwrap_or_else(|| {
+        text("text/html; charset=utf-8", include_str!("../pages/without_page.html"))
+    })
+}
+
+pub(crate) async fn asset(
+    Path(path): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    page::asset(&path, &headers).ok_or(ApiError::NotFound)
 }
 
 /// The API, explained
@@ -27,13 +41,13 @@ pub(crate) async fn landing() -> Response {
     responses((status = 200, description = "A page that shows this document.", body = String, content_type = "text/html; charset=utf-8")),
 )]
 pub(crate) async fn docs() -> Response {
-    asset("text/html; charset=utf-8", include_str!("../pages/docs.html"))
+    text("text/html; charset=utf-8", include_str!("../pages/docs.html"))
 }
 
 pub(crate) async fn script() -> Response {
-    asset("text/javascript; charset=utf-8", include_str!("../pages/docs.js"))
+    text("text/javascript; charset=utf-8", include_str!("../pages/docs.js"))
 }
 
 pub(crate) async fn style() -> Response {
-    asset("text/css; charset=utf-8", include_str!("../pages/pages.css"))
+    text("text/css; charset=utf-8", include_str!("../pages/pages.css"))
 }

@@ -203,6 +203,10 @@ impl Images for OnlyBase {
         assert_ne!(name, "panic", "this image makes the server panic");
         name == "base"
     }
+
+    async fn names(&self) -> Vec<String> {
+        vec!["base".into()]
+    }
 }
 
 struct OnlyNamespaces;

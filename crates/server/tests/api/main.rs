@@ -9,6 +9,7 @@ mod guard;
 mod harness;
 mod jobs;
 mod operations;
+mod page;
 mod results;
 mod schedule;
 mod tool_page;

@@ -164,8 +164,8 @@ pub(super) async fn lines_after(
 
 pub(super) async fn jobs(readers: &SqlitePool, filter: &JobFilter) -> Result<JobPage, StoreError> {
     let mut query = QueryBuilder::<Sqlite>::new(
-        "SELECT id, name, title, status, priority, scheduled_at, started_at, finished_at \
-         FROM jobs WHERE TRUE",
+        "SELECT id, name, title, status, priority, scheduled_at, started_at, finished_at, \
+         steps_done, steps_total FROM jobs WHERE TRUE",
     );
     if let Some(status) = filter.status {
         query.push(" AND status = ").push_bind(status.as_str());
@@ -222,6 +222,8 @@ fn read_summary(row: &SqliteRow) -> Result<JobSummary, StoreError> {
         scheduled_at: moment(row.try_get(5)?)?,
         started_at: row.try_get::<Option<i64>, _>(6)?.map(moment).transpose()?,
         finished_at: row.try_get::<Option<i64>, _>(7)?.map(moment).transpose()?,
+        steps_done: row.try_get(8)?,
+        steps_total: row.try_get(9)?,
     })
 }
 

@@ -1,0 +1,153 @@
+// The job that is being written. Lives outside of the page that shows it, so that it is still there
+// when somebody comes back, and so that "run again" can fill it.
+
+import type { AnyCall, JobRequest, JobSpec } from "../api/types";
+import type { Draft } from "./playbook";
+import { emptyCall } from "./tools";
+
+export interface Attached {
+  path: string;
+  content: string;
+  bytes: number;
+}
+
+class DraftJob {
+  mode = $state<"task" | "steps">("steps");
+  task = $state("");
+  steps = $state<AnyCall[]>([emptyCall("shell")]);
+  name = $state("");
+  model = $state("");
+  image = $state("");
+  network = $state<"" | "none" | "registries" | "open" | "allow">("");
+  hosts = $state("");
+  onError = $state<"continue" | "stop">("continue");
+  isolation = $state("");
+  limits = $state<Record<"memory" | "disk" | "cpus" | "time", string>>(noLimits());
+  /** Whether a task's plan is shown for approval before anything is done. */
+  plan = $state<"" | "review">("");
+  budget = $state<Record<"usd" | "tokens" | "steps", string>>(noBudget());
+  files = $state<Attached[]>([]);
+  /** Fields that came with a playbook and have no place on the page. */
+  others = $state.raw<Record<string, unknown>>({});
+
+  fill(draft: Draft): void {
+    const { name, image, network, on_error, isolation, limits, model, files, plan, budget, ...others } = draft.rest;
+    this.mode = draft.mode;
+    this.task = draft.task;
+    this.steps = draft.steps.length > 0 ? structuredClone(draft.steps) : [emptyCall("shell")];
+    this.name = text(name);
+    this.image = text(image);
+    this.model = text(model);
+    this.isolation = text(isolation);
+    this.onError = on_error === "stop" ? "stop" : "continue";
+    const allowed = (network as { allow?: unknown } | undefined)?.allow;
+    this.network = Array.isArray(allowed) ? "allow" : (text(network) as typeof this.network);
+    this.hosts = Array.isArray(allowed) ? allowed.join("\n") : "";
+    this.plan = plan === "review" ? "review" : "";
+    this.budget = noBudget();
+    const otherBudget: Record<string, unknown> = {};
+    for (const [key, value] of Object.entries((budget ?? {}) as Record<string, unknown>)) {
+      if (key in this.budget) this.budget[key as keyof typeof this.budget] = String(value);
+      else otherBudget[key] = value;
+    }
+    this.limits = noLimits();
+    const otherLimits: Record<string, unknown> = {};
+    for (const [key, value] of Object.entries((limits ?? {}) as Record<string, unknown>)) {
+      if (key in this.limits) this.limits[key as keyof typeof this.limits] = String(value);
+      else otherLimits[key] = value;
+    }
+    this.files = [];
+    this.others = {
+      ...others,
+      ...(files ? { files } : {}),
+      ...(Object.keys(otherLimits).length > 0 ? { limits: otherLimits } : {}),
+      ...(Object.keys(otherBudget).length > 0 ? { budget: otherBudget } : {}),
+    };
+  }
+
+  /** The same job once more, to be changed or sent as it is. */
+  fillFrom(spec: JobSpec): void {
+    const { name, image, network, on_error, isolation, limits: _limits, ...rest } = spec as JobSpec &
+      Record<string, unknown>;
+    const kept = { name, image, network, on_error, isolation };
+    const work = rest as { task?: string; steps?: AnyCall[] } & Record<string, unknown>;
+    const asked = ["model", "files", "plan", "budget", "secrets", "nested_sandboxing", "desktop"].filter((key) => work[key] != null);
+    const also = Object.fromEntries(asked.map((key) => [key, work[key]]));
+    this.fill({
+      mode: work.steps ? "steps" : "task",
+      task: work.task ?? "",
+      steps: work.steps ?? [],
+      rest: { ...kept, ...also },
+    });
+  }
+
+  clear(): void {
+    this.fill({ mode: this.mode, task: "", steps: [], rest: {} });
+  }
+
+  get isEmpty(): boolean {
+    if (this.mode === "task") return this.task.trim() === "";
+    return this.steps.every((step) => Object.entries(step).every(([key, value]) => key === "tool" || value === ""));
+  }
+
+  /** The body of the request. */
+  request(): JobRequest {
+    const limits = given(this.limits);
+    const isTask = this.mode === "task";
+    const otherFiles = (this.others["files"] as unknown[] | undefined) ?? [];
+    const own = this.files.map(({ path, content }) => ({ path, content, encoding: "base64" }));
+    const files = [...otherFiles, ...own];
+    const hosts = this.hosts.split(/[\s,]+/).filter(Boolean);
+    const all: Record<string, unknown> = {
+      ...this.others,
+      ...(isTask ? { task: this.task, model: this.model || undefined, plan: this.plan || undefined } : { steps: this.#calls() }),
+      budget: isTask ? { ...(this.others["budget"] as object | undefined), ...given(this.budget) } : undefined,
+      name: this.name || undefined,
+      image: this.image || undefined,
+      isolation: this.isolation || undefined,
+      on_error: this.mode === "steps" && this.onError === "stop" ? "stop" : undefined,
+      network: this.network === "allow" ? { allow: hosts } : this.network || undefined,
+      limits: { ...(this.others["limits"] as object | undefined), ...limits },
+      files,
+    };
+    const isSaid = (value: unknown) =>
+      value !== undefined && !(typeof value === "object" && Object.keys(value as object).length === 0);
+    return Object.fromEntries(Object.entries(all).filter(([, value]) => isSaid(value))) as JobRequest;
+  }
+
+  /** A field that was left empty was not meant, where the tool can do without it. */
+  #calls(): AnyCall[] {
+    const optional = ["path", "glob"];
+    return $state.snapshot(this.steps).map((step) => {
+      const mayLack = step.tool === "list_files" || step.tool === "search_files";
+      const written = Object.entries(step).filter(([key, value]) => !(mayLack && optional.includes(key) && value === ""));
+      return Object.fromEntries(written) as AnyCall;
+    });
+  }
+}
+
+function noLimits() {
+  return { memory: "", disk: "", cpus: "", time: "" };
+}
+
+function noBudget() {
+  return { usd: "", tokens: "", steps: "" };
+}
+
+/** The fields that something was written into. */
+function given(fields: Record<string, string>): Record<string, number | string> {
+  const written = Object.entries(fields).filter(([, value]) => value.trim() !== "");
+  return Object.fromEntries(written.map(([key, value]) => [key, numeric(value)]));
+}
+
+function text(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
+/** A bare number is one; everything else ("512MiB", "10m") is for the server to read. */
+function numeric(value: string): number | string {
+  const trimmed = value.trim();
+  return /^\d+(\.\d+)?$/.test(trimmed) ? Number(trimmed) : trimmed;
+}
+
+export const draft = new DraftJob();

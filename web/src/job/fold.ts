@@ -1,0 +1,328 @@
+// A job as the page shows it, folded from its events: the same rules as the server's own view, and
+// beside it the order in which things happened. Knows no browser and no Svelte.
+
+import type {
+  AnyCall,
+  Connection,
+  JobError,
+  JobEvent,
+  JobSpec,
+  JobStatus,
+  ModelAnswer,
+  NetworkPolicy,
+  PlanStep,
+  ResultSummary,
+  SandboxReport,
+  StepOutcome,
+  StepStatus,
+} from "../api/types";
+
+export interface Step {
+  n: number;
+  call: AnyCall;
+  status: StepStatus;
+  startedAt: string;
+  /** Pieces of output in the order in which they came, while it runs. */
+  pieces: Piece[];
+  outcome: StepOutcome | undefined;
+}
+
+export interface Piece {
+  stream: "stdout" | "stderr";
+  text: string;
+}
+
+/** One thing on the timeline. */
+export type Moment = { seq: number; at: string; void: boolean } & (
+  | { kind: "scheduled" }
+  | { kind: "claimed"; generation: number }
+  | { kind: "ready"; report: SandboxReport }
+  | { kind: "lost"; reason: string }
+  | { kind: "step"; step: Step }
+  | { kind: "refused"; connection: Connection; count: number }
+  | { kind: "network"; network: NetworkPolicy; by: string }
+  | { kind: "said"; answer: ModelAnswer }
+  | { kind: "trouble"; model: string; error: JobError; again: boolean }
+  | { kind: "mistake"; tool: string; output: string }
+  | { kind: "plan" }
+  | { kind: "question"; question: string }
+  | { kind: "message"; by: string; text: string }
+  | { kind: "paused" }
+  | { kind: "resumed" }
+  | { kind: "nudged"; text: string }
+  | { kind: "compacted"; before: number; after: number }
+  | { kind: "summary"; isDone: boolean; summary: string }
+  | { kind: "cancel"; by: string }
+  | { kind: "stored"; result: ResultSummary }
+  | { kind: "finished"; status: JobStatus; error: JobError | undefined }
+  | { kind: "other"; type: string; fields: Record<string, unknown> }
+);
+
+/** All connections to one place with one verdict. */
+export interface Destination {
+  connection: Connection;
+  count: number;
+  firstAt: string;
+  lastAt: string;
+}
+
+export interface JobView {
+  id: string;
+  status: JobStatus;
+  spec: JobSpec;
+  scheduledAt: string;
+  startedAt: string | undefined;
+  finishedAt: string | undefined;
+  cancelRequested: boolean;
+  network: NetworkPolicy;
+  stepsTotal: number | undefined;
+  stepsDone: number;
+  failedSteps: number[];
+  report: SandboxReport | undefined;
+  result: ResultSummary | undefined;
+  error: JobError | undefined;
+  /** Decided how it ends; its sandbox is being taken down. */
+  ending: boolean;
+  lastSeq: number;
+  moments: Moment[];
+  destinations: Destination[];
+  /** What a model is going to do, and how far it is. */
+  plan: PlanStep[];
+  /** What a model asked, as long as nobody has answered. */
+  question: string | undefined;
+  /** What the model did so far comes to. */
+  tokens: number;
+  cost: number;
+}
+
+/** The view after the first event. */
+export function begin(event: JobEvent): JobView | undefined {
+  if (event.type !== "scheduled") return undefined;
+  const spec = event.spec;
+  return {
+    id: event.job,
+    status: "scheduled",
+    spec,
+    scheduledAt: event.at,
+    startedAt: undefined,
+    finishedAt: undefined,
+    cancelRequested: false,
+    network: spec.network,
+    stepsTotal: "steps" in spec ? spec.steps.length : undefined,
+    stepsDone: 0,
+    failedSteps: [],
+    report: undefined,
+    result: undefined,
+    error: undefined,
+    ending: false,
+    lastSeq: event.seq,
+    moments: [{ kind: "scheduled", seq: event.seq, at: event.at, void: false }],
+    destinations: [],
+    plan: [],
+    question: undefined,
+    tokens: 0,
+    cost: 0,
+  };
+}
+
+/** Takes in the next event. */
+export function apply(view: JobView, event: JobEvent): void {
+  view.lastSeq = event.seq;
+  const base = { seq: event.seq, at: event.at, void: false };
+  switch (event.type) {
+    case "scheduled":
+      return;
+    case "claimed":
+      // A paused job stays paused in other hands too.
+      if (view.status !== "paused") view.status = "running";
+      view.startedAt ??= event.at;
+      view.moments.push({ ...base, kind: "claimed", generation: event.generation });
+      return;
+    case "sandbox.ready":
+      view.report = event.report;
+      view.moments.push({ ...base, kind: "ready", report: event.report });
+      return;
+    case "sandbox.lost":
+      // The next sandbox starts empty, so what was done in the old one is void.
+      for (const moment of view.moments) if (["step", "said", "plan"].includes(moment.kind)) moment.void = true;
+      view.stepsDone = 0;
+      view.failedSteps = [];
+      view.report = undefined;
+      view.plan = [];
+      view.question = undefined;
+      view.moments.push({ ...base, kind: "lost", reason: event.reason });
+      return;
+    case "step.started":
+      startStep(view, event.n, event.call as AnyCall, base);
+      return;
+    case "step.output": {
+      const step = findStep(view, event.n);
+      if (step) addPiece(step, event.stream, event.text);
+      return;
+    }
+    case "step.finished":
+      finishStep(view, event.n, event.outcome);
+      return;
+    case "network.connection":
+      addConnection(view, event);
+      return;
+    case "network.changed":
+      view.network = event.network;
+      view.moments.push({ ...base, kind: "network", network: event.network, by: event.by });
+      return;
+    case "model.answered":
+      addUsage(view, event.answer.usage, event.answer.cost_usd);
+      view.moments.push({ ...base, kind: "said", answer: event.answer });
+      return;
+    case "model.failed":
+      view.moments.push({ ...base, kind: "trouble", model: event.model, error: event.error, again: event.retry_in_ms != null });
+      return;
+    case "tool.answered":
+      // What such a call did has an event of its own; only what it could not do has not.
+      if (event.failed) view.moments.push({ ...base, kind: "mistake", tool: event.tool, output: event.output });
+      return;
+    case "plan.updated":
+      if (!view.moments.some((moment) => moment.kind === "plan" && !moment.void)) view.moments.push({ ...base, kind: "plan" });
+      view.plan = event.steps;
+      return;
+    case "question.asked":
+      view.question = event.question;
+      view.moments.push({ ...base, kind: "question", question: event.question });
+      return;
+    case "message.received":
+      view.question = undefined;
+      view.moments.push({ ...base, kind: "message", by: event.by, text: event.text });
+      return;
+    case "paused":
+      if (view.status === "running") view.status = "paused";
+      view.moments.push({ ...base, kind: "paused" });
+      return;
+    case "resumed":
+      if (view.status === "paused") view.status = "running";
+      view.moments.push({ ...base, kind: "resumed" });
+      return;
+    case "model.nudged":
+      view.moments.push({ ...base, kind: "nudged", text: event.text });
+      return;
+    case "context.compacted": {
+      const { tokens_before: before, tokens_after: after, summary } = event.compaction;
+      if (summary?.usage) addUsage(view, summary.usage, summary.cost_usd);
+      view.moments.push({ ...base, kind: "compacted", before, after });
+      return;
+    }
+    case "task.finished":
+      view.moments.push({ ...base, kind: "summary", isDone: event.outcome === "done", summary: event.summary });
+      return;
+    case "cancel.requested":
+      view.cancelRequested = true;
+      view.moments.push({ ...base, kind: "cancel", by: event.by });
+      return;
+    case "result.stored":
+      view.result = event.result;
+      view.moments.push({ ...base, kind: "stored", result: event.result });
+      return;
+    case "concluded":
+      view.ending = true;
+      return;
+    case "finished": {
+      const { status, failed_steps, error } = event.end;
+      view.status = status;
+      view.finishedAt = event.at;
+      view.failedSteps = failed_steps;
+      view.error = error ?? undefined;
+      view.ending = false;
+      view.moments.push({ ...base, kind: "finished", status, error: view.error });
+      return;
+    }
+    default:
+      addUnknown(view, event, base);
+  }
+}
+
+function addUsage(view: JobView, usage: { input?: number; output?: number }, cost: number | null | undefined): void {
+  view.tokens += (usage.input ?? 0) + (usage.output ?? 0);
+  view.cost += cost ?? 0;
+}
+
+type Base = { seq: number; at: string; void: boolean };
+
+function startStep(view: JobView, n: number, call: AnyCall, base: Base): void {
+  const step: Step = { n, call, status: "running", startedAt: base.at, pieces: [], outcome: undefined };
+  const moment: Moment = { ...base, kind: "step", step };
+  // The same step is started again by a worker that took the job over: it stays in its place.
+  const known = view.moments.findIndex(
+    (other) => other.kind === "step" && !other.void && other.step.n === n,
+  );
+  if (known >= 0) view.moments[known] = moment;
+  else view.moments.push(moment);
+}
+
+export function findStep(view: JobView, n: number): Step | undefined {
+  for (let i = view.moments.length - 1; i >= 0; i -= 1) {
+    const moment = view.moments[i];
+    if (moment?.kind === "step" && !moment.void && moment.step.n === n) return moment.step;
+  }
+  return undefined;
+}
+
+function addPiece(step: Step, stream: Piece["stream"], text: string): void {
+  const last = step.pieces.at(-1);
+  if (last?.stream === stream) last.text += text;
+  else step.pieces.push({ stream, text });
+}
+
+function finishStep(view: JobView, n: number, outcome: StepOutcome): void {
+  const step = findStep(view, n);
+  if (step) {
+    step.outcome = outcome;
+    step.status = outcome.status;
+  }
+  view.stepsDone += 1;
+  if (outcome.status !== "succeeded") view.failedSteps.push(n);
+}
+
+/** So many places are told apart; a hostile job could make up names without end. */
+const MOST_DESTINATIONS = 2000;
+
+function addConnection(
+  view: JobView,
+  event: Extract<JobEvent, { type: "network.connection" }>,
+): void {
+  const { host, port, verdict, bytes_in, bytes_out, count, seq, at } = event;
+  const known = view.destinations.find(
+    ({ connection }) =>
+      connection.host === host && connection.port === port && connection.verdict === verdict,
+  );
+  if (known) {
+    known.count += count;
+    known.lastAt = at;
+    known.connection.bytes_in += bytes_in;
+    known.connection.bytes_out += bytes_out;
+    return;
+  }
+  if (view.destinations.length >= MOST_DESTINATIONS) return;
+  const connection = { host, port, verdict, bytes_in, bytes_out };
+  view.destinations.push({ connection, count, firstAt: at, lastAt: at });
+  // What was let through is in the network pane; the first refusal of a place belongs to the story.
+  if (verdict !== "allowed") {
+    view.moments.push({ kind: "refused", seq, at, void: false, connection, count });
+  }
+}
+
+/** A newer server tells of things that this page has no picture for: they are shown as they are. */
+function addUnknown(view: JobView, event: never, base: Base): void {
+  const { seq: _seq, at: _at, job: _job, prev: _prev, hash: _hash, ...rest } = event as Record<string, unknown>;
+  const { type: name, ...fields } = rest;
+  const type = String(name);
+  view.moments.push({ ...base, kind: "other", type, fields });
+}
+
+/** What a job is called: its name, its task, or the first thing that it does. */
+export function titleOf(spec: JobSpec): string {
+  if (spec.name) return spec.name;
+  if ("task" in spec) return spec.task;
+  const first = (spec.steps as AnyCall[])[0];
+  if (!first) return "A job without steps";
+  const words = first["command"] ?? first["code"] ?? first["path"];
+  return typeof words === "string" ? words : first.tool;
+}

@@ -1,0 +1,43 @@
+// The panes of a job's page, one line each. A pane is a component that gets the live job; it is loaded
+// when it is first looked at, so it costs the page's first load nothing. To add one, add a line.
+
+import type { Component } from "svelte";
+import type { IconName } from "../parts/Icon.svelte";
+import type { JobView } from "./fold";
+import type { LiveJob } from "./live.svelte";
+
+export interface Pane {
+  id: string;
+  label: string;
+  icon: IconName;
+  /** Whether there is anything for it to show, now or later, of such a job. */
+  suits(view: JobView): boolean;
+  /** A number worth knowing before one looks. */
+  badge?(view: JobView): number | undefined;
+  load(): Promise<{ default: Component<{ job: LiveJob }> }>;
+}
+
+export const panes: Pane[] = [
+  {
+    id: "files",
+    label: "Files",
+    icon: "folder",
+    suits: () => true,
+    load: () => import("../panes/Files.svelte"),
+  },
+  {
+    id: "network",
+    label: "Network",
+    icon: "globe",
+    suits: () => true,
+    badge: (view) => view.destinations.length || undefined,
+    load: () => import("../panes/Network.svelte"),
+  },
+  {
+    id: "log",
+    label: "Log",
+    icon: "log",
+    suits: () => true,
+    load: () => import("../panes/Log.svelte"),
+  },
+];

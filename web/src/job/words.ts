@@ -1,0 +1,28 @@
+// How policies and verdicts are said to people.
+
+import type { NetworkPolicy, Verdict } from "../api/types";
+
+export const verdictWords: Record<Verdict, string> = {
+  allowed: "was reached",
+  refused_by_policy: "was refused: the job's policy does not name it",
+  refused_private_address: "was refused: its address is not public",
+  not_resolved: "has no address",
+  not_connected: "did not answer",
+  cut_by_policy: "was cut when the policy changed",
+};
+
+export const verdictLabels: Record<Verdict, string> = {
+  allowed: "Allowed",
+  refused_by_policy: "Refused by policy",
+  refused_private_address: "Private address",
+  not_resolved: "Not resolved",
+  not_connected: "No answer",
+  cut_by_policy: "Cut",
+};
+
+export function policyWords(policy: NetworkPolicy): string {
+  if (typeof policy === "object") {
+    return policy.allow.length > 0 ? policy.allow.join(", ") : "no host";
+  }
+  return { none: "nothing", registries: "package registries", open: "every public address" }[policy];
+}

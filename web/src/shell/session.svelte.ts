@@ -1,0 +1,52 @@
+// Whether this browser is let in. Most servers are this machine's own and ask nobody.
+
+import { logIn, logOut, whenLoginIsNeeded } from "../api/client";
+
+const KEY = "bellglass-session";
+
+class Session {
+  /** The server wants its token to be shown. */
+  needed = $state(false);
+  /** This browser has shown it, so there is something to log out of. */
+  begun = $state(remembered());
+  /** Grows with each login, so that what was refused before is tried again. */
+  count = $state(0);
+
+  constructor() {
+    whenLoginIsNeeded(() => (this.needed = true));
+  }
+
+  async begin(token: string): Promise<void> {
+    await logIn(token);
+    this.needed = false;
+    this.#remember(true);
+    this.count += 1;
+  }
+
+  async end(): Promise<void> {
+    await logOut();
+    this.#remember(false);
+    this.needed = true;
+  }
+
+  /** The cookie itself is not for scripts to see, so that there is one is written down beside it. */
+  #remember(begun: boolean): void {
+    this.begun = begun;
+    try {
+      if (begun) localStorage.setItem(KEY, "yes");
+      else localStorage.removeItem(KEY);
+    } catch {
+      // A browser that keeps nothing shows no button after the page is loaded again.
+    }
+  }
+}
+
+function remembered(): boolean {
+  try {
+    return localStorage.getItem(KEY) === "yes";
+  } catch {
+    return false;
+  }
+}
+
+export const session = new Session();

@@ -1,0 +1,92 @@
+// A job's view as events make it.
+
+import { expect, test } from "@playwright/test";
+import type { JobEvent } from "../../src/api/types";
+import { apply, begin, findStep, type JobView, titleOf } from "../../src/job/fold";
+
+const AT = "2026-11-16T04:00:00Z";
+
+function fold(...bodies: Record<string, unknown>[]): JobView {
+  const spec = { steps: [{ tool: "shell", command: "ls" }, { tool: "shell", command: "pwd" }], network: "none" };
+  const events = [{ type: "scheduled", spec }, ...bodies].map(
+    (body, i) => ({ seq: i + 1, at: AT, job: "j", ...body }) as unknown as JobEvent,
+  );
+  const view = begin(events[0]!);
+  if (!view) throw new Error("the first event begins a job");
+  for (const event of events.slice(1)) apply(view, event);
+  return view;
+}
+
+const started = (n: number) => ({ type: "step.started", n, call: { tool: "shell", command: "ls" } });
+const said = (n: number, text: string, stream = "stdout") => ({ type: "step.output", n, stream, text });
+const finished = (n: number, status = "succeeded") => ({ type: "step.finished", n, outcome: { status, stdout: "", stderr: "" } });
+const kinds = (view: JobView) => view.moments.map((moment) => moment.kind);
+
+test("steps are counted, and their output is kept in its order", () => {
+  const view = fold(
+    { type: "claimed", generation: 1 },
+    started(1), said(1, "a"), said(1, "b"), said(1, "!", "stderr"), said(1, "c"), finished(1),
+    started(2), finished(2, "failed"),
+  );
+  expect(view).toMatchObject({ status: "running", stepsDone: 2, stepsTotal: 2, failedSteps: [2] });
+  expect(findStep(view, 1)?.pieces).toEqual([
+    { stream: "stdout", text: "ab" }, { stream: "stderr", text: "!" }, { stream: "stdout", text: "c" },
+  ]);
+});
+
+test("a step that is started again by another worker takes its own place and no second one", () => {
+  const view = fold({ type: "claimed", generation: 1 }, started(1), said(1, "half"), { type: "claimed", generation: 2 }, started(1), finished(1));
+  expect(kinds(view)).toEqual(["scheduled", "claimed", "step", "claimed"]);
+  expect(findStep(view, 1)).toMatchObject({ status: "succeeded", pieces: [] });
+  expect(view.stepsDone).toBe(1);
+});
+
+test("what was done in a lost sandbox is void but still seen", () => {
+  const view = fold(started(1), finished(1, "failed"), { type: "sandbox.lost", reason: "gone" }, started(1), finished(1));
+  expect(view).toMatchObject({ stepsDone: 1, failedSteps: [] });
+  expect(view.moments.filter((moment) => moment.kind === "step").map((moment) => moment.void)).toEqual([true, false]);
+});
+
+test("connections are added up by place and verdict; only a first refusal is part of the story", () => {
+  const to = (host: string, verdict: string) => ({ type: "network.connection", host, port: 443, verdict, bytes_in: 5, bytes_out: 2, count: 3 });
+  const view = fold(to("a", "allowed"), to("a", "allowed"), to("b", "refused_by_policy"), to("b", "refused_by_policy"));
+  expect(view.destinations.map(({ connection, count }) => [connection.host, count, connection.bytes_in])).toEqual([["a", 6, 10], ["b", 6, 10]]);
+  expect(kinds(view)).toEqual(["scheduled", "refused"]);
+});
+
+test("names without end do not fill the page", () => {
+  const many = Array.from({ length: 2500 }, (_, i) => ({
+    type: "network.connection", host: `h${i}`, port: 1, verdict: "allowed", bytes_in: 0, bytes_out: 0, count: 1,
+  }));
+  expect(fold(...many).destinations.length).toBe(2000);
+});
+
+test("the end says how it was", () => {
+  const view = fold({ type: "concluded", end: {} }, { type: "finished", end: { status: "failed", failed_steps: [1], error: { code: "time_limit", message: "too long" } } });
+  expect(view).toMatchObject({ status: "failed", failedSteps: [1], ending: false, error: { code: "time_limit" } });
+});
+
+test("a model's words, plan, questions and costs are kept as they stand", () => {
+  const answer = { model: "m", blocks: [{ type: "text", text: "I begin." }], stop: "finished", usage: { input: 100, output: 5 }, cost_usd: 0.25, duration_ms: 1 };
+  const plan = (status: string) => ({ type: "plan.updated", steps: [{ title: "look", status }] });
+  const view = fold(
+    { type: "claimed", generation: 1 },
+    { type: "model.answered", answer }, plan("pending"), plan("done"),
+    { type: "question.asked", call_id: "c", question: "Which?" }, { type: "paused", by: "api" }, { type: "claimed", generation: 2 },
+  );
+  expect(view).toMatchObject({ status: "paused", tokens: 105, cost: 0.25, question: "Which?", plan: [{ title: "look", status: "done" }] });
+  expect(kinds(view)).toEqual(["scheduled", "claimed", "said", "plan", "question", "paused", "claimed"]);
+  apply(view, { seq: 99, at: AT, job: "j", type: "message.received", by: "api", text: "That." } as JobEvent);
+  expect(view.question).toBeUndefined();
+});
+
+test("an event of a newer server is shown as it is", () => {
+  const view = fold({ type: "moon.rose", text: "hm", prev: "x", hash: "y" });
+  expect(view.moments[1]).toMatchObject({ kind: "other", type: "moon.rose", fields: { text: "hm" } });
+});
+
+test("a job without a name is called by what it does first", () => {
+  expect(titleOf({ steps: [{ tool: "shell", command: "ls -l" }] } as never)).toBe("ls -l");
+  expect(titleOf({ task: "Build it", name: null } as never)).toBe("Build it");
+  expect(titleOf({ steps: [{ tool: "list_files" }], name: "n" } as never)).toBe("n");
+});
