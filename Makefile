@@ -4,10 +4,10 @@ CARGO ?= cargo
 binary := target/release/bellglass
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build page image lint bench fuzz pictures clean
+.PHONY: help demo test test-local-model test-mcp build page image lint bench fuzz pictures clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Build everything, run three example jobs, keep serving (ONCE=1: exit after them; PORT=8000)
 	@scripts/setup.sh demo
@@ -31,6 +31,12 @@ test: ## Format, lints, licences and all tests
 	FUZZ_SECONDS=2 scripts/fuzz.sh
 	scripts/page.sh test
 	$(CARGO) nextest run --workspace --locked
+
+test-local-model: ## Try the wires against a small real model on loopback
+	scripts/local-model.sh
+
+test-mcp: build image ## Run MCP's own conformance suite against a sandbox
+	BELLGLASS=$(binary) scripts/mcp-conformance.sh
 
 lint: ## Format, lints and licences only
 	$(CARGO) fmt --all --check

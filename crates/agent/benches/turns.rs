@@ -19,7 +19,7 @@ use jiff::Timestamp;
 const WINDOW: u64 = 10;
 
 fn main() {
-    let mut mind = TaskMind::new(100_000_000, Budget::default());
+    let mut mind = TaskMind::new(100_000_000, Budget::default(), Vec::new());
     let job = JobId::generate();
     let mut seq = 0;
     let mut hear = |mind: &mut TaskMind, body| {

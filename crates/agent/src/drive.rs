@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::event::{Event, EventBody, JobError};
-use bellglass_protocol::model::{AnswerBlock, Summary};
+use bellglass_protocol::model::{AnswerBlock, ModelAnswer, Summary};
 use bellglass_protocol::tool::ToolCall;
 use jiff::Timestamp;
 
 use crate::context::Context;
 use crate::context::compaction::Draft;
 use crate::history::{self, Reading, Search};
+use crate::memory;
 use crate::mind::{Effect, Lookup, Mind};
 use crate::model::catalogue::Line;
 use crate::model::retry::{Attempts, Next};
-use crate::model::{ModelError, Request};
+use crate::model::{Live, Model, ModelError, Request};
 
 /// What a mind works on: a job's log, its sandbox, and whoever may stop it.
 #[async_trait]
@@ -33,8 +34,25 @@ pub trait World: Send {
     /// All that a step wrote, as far as it is kept; `None` if there is no such step.
     async fn step_output(&mut self, n: u32) -> Result<Option<String>, Self::Stop>;
 
+    /// Has a tool that is not ours do something. That it fails is its result.
+    async fn call_other(
+        &mut self,
+        tool: &str,
+        arguments: &serde_json::Value,
+    ) -> Result<OtherResult, Self::Stop>;
+
+    /// What earlier tasks of a project left that is about something.
+    async fn memories(&mut self, project: &str, about: &str) -> Result<Vec<String>, Self::Stop>;
+
+    /// Keeps memories of a project. Returns those that were new, as they were kept.
+    async fn keep_memories(
+        &mut self,
+        project: &str,
+        texts: Vec<String>,
+    ) -> Result<Vec<String>, Self::Stop>;
+
     /// Returns when there may be events after a number.
-    async fn wait_for_event(&mut self, after: u64) -> Result<(), Self::Stop>;
+    async fn wait_for_event(&mut self, after: u64, time: JobTime) -> Result<(), Self::Stop>;
 
     /// Keeps the conversation as the model sees it, before it is made smaller. `seq` is the newest
     /// event in it.
@@ -45,6 +63,20 @@ pub trait World: Send {
 
     /// A number from 0 to 1, a different one each time.
     fn chance(&mut self) -> f64;
+}
+
+/// What the job's time does while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobTime {
+    StandsStill,
+    GoesOn,
+}
+
+/// What a tool that is not ours answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherResult {
+    pub text: String,
+    pub failed: bool,
 }
 
 /// Drives a job to its end.
@@ -87,7 +119,28 @@ pub async fn drive<W: World>(
                     return Ok(Err(error));
                 }
             }
-            Effect::Wait => world.wait_for_event(heard).await?,
+            Effect::CallOther { call_id, tool, arguments } => {
+                let started = EventBody::ToolStarted {
+                    call_id: call_id.clone(),
+                    tool: tool.clone(),
+                    arguments: arguments.to_string(),
+                };
+                world.record(vec![started]).await?;
+                let OtherResult { text, failed } = world.call_other(&tool, &arguments).await?;
+                world
+                    .record(vec![EventBody::ToolAnswered { call_id, tool, output: text, failed }])
+                    .await?;
+            }
+            Effect::Remember { project, about } => {
+                let texts = world.memories(&project, &about).await?;
+                world.record(vec![EventBody::MemoryRecalled { project, texts }]).await?;
+            }
+            Effect::Extract { project, request } => {
+                let kept = extract(project, request, models, first, world).await?;
+                world.record(vec![kept]).await?;
+            }
+            Effect::Wait => world.wait_for_event(heard, JobTime::StandsStill).await?,
+            Effect::Idle => world.wait_for_event(heard, JobTime::GoesOn).await?,
         }
     }
 }
@@ -103,10 +156,7 @@ async fn ask<W: World>(
     let mut at = Attempts { model: *first, failures: 0 };
     loop {
         let Some(model) = models.get(at.model) else { return Ok(None) };
-        let asked = tokio::select! {
-            asked = model.ask(request) => asked,
-            stop = world.stopped() => return Err(stop),
-        };
+        let asked = ask_aloud(&**model, request, world).await?;
         let error = match asked {
             Ok(answer) => {
                 *first = at.model;
@@ -134,6 +184,74 @@ async fn ask<W: World>(
     }
 }
 
+/// How often the words of an answer that is not whole yet are written down.
+const SAYING: Duration = Duration::from_millis(400);
+
+/// Asks once, and writes down what the model says while it does.
+async fn ask_aloud<W: World>(
+    model: &dyn Model,
+    request: &Request,
+    world: &mut W,
+) -> Result<Result<ModelAnswer, ModelError>, W::Stop> {
+    let (listener, mut said) = tokio::sync::mpsc::unbounded_channel::<String>();
+    let request = Request { live: Live::to(listener), ..request.clone() };
+    let mut asking = std::pin::pin!(model.ask(&request));
+    let mut rhythm = tokio::time::interval_at(tokio::time::Instant::now() + SAYING, SAYING);
+    rhythm.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            asked = &mut asking => return Ok(asked),
+            stop = world.stopped() => return Err(stop),
+            _ = rhythm.tick() => {
+                let mut text = String::new();
+                while let Ok(piece) = said.try_recv() {
+                    text.push_str(&piece);
+                }
+                if !text.is_empty() {
+                    world.record(vec![EventBody::ModelSaid { text }]).await?;
+                }
+            }
+        }
+    }
+}
+
+/// Asks what is worth keeping. No answer, or one that makes no sense, keeps nothing.
+async fn extract<W: World>(
+    project: String,
+    request: Request,
+    models: &Line,
+    first: usize,
+    world: &mut W,
+) -> Result<EventBody, W::Stop> {
+    let Some(model) = models.get(first) else {
+        return Ok(EventBody::MemoryKept { project, texts: vec![], usage: None, cost_usd: None });
+    };
+    let asked = tokio::select! {
+        asked = model.ask(&request) => asked,
+        stop = world.stopped() => return Err(stop),
+    };
+    let (texts, usage, cost_usd) = match asked {
+        Ok(answer) => {
+            let texts = memory::read(&text_of(&answer));
+            (texts, Some(answer.usage), answer.cost_usd)
+        }
+        Err(error) => {
+            tracing::warn!(model = model.name(), %error, "the model named no memories");
+            (Vec::new(), None, None)
+        }
+    };
+    let texts = world.keep_memories(&project, texts).await?;
+    Ok(EventBody::MemoryKept { project, texts, usage, cost_usd })
+}
+
+fn text_of(answer: &ModelAnswer) -> String {
+    let texts = answer.blocks.iter().filter_map(|block| match block {
+        AnswerBlock::Text { text } => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
 fn failure(model: &str, error: &ModelError, wait: Option<Duration>) -> EventBody {
     EventBody::ModelFailed {
         model: model.into(),
@@ -159,11 +277,7 @@ async fn compact<W: World>(
         };
         match asked {
             Ok(answer) => {
-                let texts = answer.blocks.iter().filter_map(|block| match block {
-                    AnswerBlock::Text { text } => Some(text.as_str()),
-                    _ => None,
-                });
-                let text = texts.collect::<Vec<_>>().join("\n");
+                let text = text_of(&answer);
                 let (usage, cost_usd) = (Some(answer.usage), answer.cost_usd);
                 summary = Some(Summary { through: 0, text, usage, cost_usd });
             }

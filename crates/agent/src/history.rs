@@ -16,7 +16,9 @@ pub fn entry_text(event: &Event) -> Option<String> {
     Some(match &event.body {
         EventBody::Scheduled { spec } => match &spec.work {
             bellglass_protocol::job::Work::Task(task) => format!("the task: {task}"),
-            bellglass_protocol::job::Work::Steps(_) => return None,
+            bellglass_protocol::job::Work::Steps(_) | bellglass_protocol::job::Work::Session(_) => {
+                return None;
+            }
         },
         EventBody::ModelAnswered { answer } => {
             let blocks = answer.blocks.iter().filter_map(|block| match block {

@@ -3,9 +3,12 @@
 //! Knows no database, no HTTP server and no sandbox: what it works on is the trait [`World`].
 //! Everything but [`drive`] and the wires to model servers is pure.
 
+mod attendant;
 pub mod context;
 mod drive;
 pub mod history;
+pub mod mcp;
+pub mod memory;
 mod mind;
 pub mod model;
 mod playbook;
@@ -13,7 +16,8 @@ mod task;
 pub mod tokens;
 pub mod tools;
 
-pub use drive::{World, drive};
+pub use attendant::Attendant;
+pub use drive::{JobTime, OtherResult, World, drive};
 pub use mind::{Effect, Lookup, Mind};
 pub use playbook::Playbook;
 pub use task::TaskMind;

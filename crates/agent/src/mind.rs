@@ -32,12 +32,20 @@ pub enum Effect {
     Record(Vec<EventBody>),
     /// Look something up in the job's own history, for a call of the model's.
     Look { call_id: String, tool: String, lookup: Lookup },
+    /// Have a tool that is not ours do something, for a call of the model's.
+    CallOther { call_id: String, tool: String, arguments: serde_json::Value },
+    /// Look for what earlier tasks of a project left, and write it down.
+    Remember { project: String, about: String },
+    /// Ask the model what is worth keeping for later tasks of a project, and write it down.
+    Extract { project: String, request: Request },
     /// Ask the model.
     Ask(Request),
     /// Make the conversation smaller, with a summary if there is a request for one.
     Compact { draft: Box<Draft>, request: Option<Request> },
-    /// Nothing, until somebody writes to the log.
+    /// Nothing, until somebody writes to the log. The job's time stands still.
     Wait,
+    /// Nothing, until somebody writes to the log, while the job's time goes on.
+    Idle,
     /// Nothing more: the job is done, or cannot be done.
     Finish(Result<(), JobError>),
 }

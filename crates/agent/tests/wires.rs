@@ -42,6 +42,7 @@ fn request(messages: Vec<Message>) -> Request {
         messages: Arc::new(messages),
         most_output: None,
         conversation: "job".into(),
+        live: Default::default(),
     }
 }
 

@@ -97,6 +97,32 @@ impl ApiClient {
         self.json(request.json(&serde_json::json!({ "network": policy }))).await
     }
 
+    /// A job whole.
+    pub(crate) async fn job(&self, job: JobId) -> ApiResult<Value> {
+        self.json(self.request(Method::GET, &format!("/jobs/{job}"))).await
+    }
+
+    pub(crate) async fn decide(&self, job: JobId, what: &str, body: &Value) -> ApiResult<Value> {
+        let request = self.request(Method::POST, &format!("/jobs/{job}/approvals/{what}"));
+        self.json(request.json(body)).await
+    }
+
+    pub(crate) async fn memories(&self, query: &[(&str, String)]) -> ApiResult<Value> {
+        self.json(self.request(Method::GET, "/memories").query(query)).await
+    }
+
+    pub(crate) async fn add_memory(&self, body: &Value) -> ApiResult<Value> {
+        self.json(self.request(Method::POST, "/memories").json(body)).await
+    }
+
+    pub(crate) async fn change_memory(&self, id: i64, body: &Value) -> ApiResult<Value> {
+        self.json(self.request(Method::PUT, &format!("/memories/{id}")).json(body)).await
+    }
+
+    pub(crate) async fn forget_memory(&self, id: i64) -> ApiResult<()> {
+        self.send(self.request(Method::DELETE, &format!("/memories/{id}"))).await.map(|_| ())
+    }
+
     pub(crate) async fn jobs(&self, query: &[(&str, String)]) -> ApiResult<Value> {
         self.json(self.request(Method::GET, "/jobs").query(query)).await
     }

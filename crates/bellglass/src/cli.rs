@@ -49,6 +49,13 @@ pub(crate) enum Command {
     Download(Download),
     /// List jobs, newest first
     Jobs(Jobs),
+    /// Allow or refuse what a job waits for
+    Approve(Approve),
+    /// Look at, write, change and forget what tasks left for later ones
+    #[command(subcommand)]
+    Memory(Memory),
+    /// Offer a sandbox of its own to an MCP client, on standard input and output
+    Mcp(Mcp),
     /// Build and look at sandbox images
     #[command(subcommand)]
     Image(Image),
@@ -127,6 +134,71 @@ pub(crate) struct Run {
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) images: ImageFolder,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Mcp {
+    /// The image that the sandbox starts from [default: the configured one]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) image: Option<String>,
+    /// What the sandbox may reach: none, registries, open, or hosts such as example.com:443
+    #[arg(long, value_name = "POLICY", default_value = "registries")]
+    pub(crate) network: String,
+    /// Where to put the workspace as a ZIP when the client is gone
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) images: ImageFolder,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Approve {
+    pub(crate) job: JobId,
+    /// What waits, as the job's events name it; what waits longest by default
+    pub(crate) approval: Option<String>,
+    /// Refuse it instead
+    #[arg(long)]
+    pub(crate) refuse: bool,
+    /// What the model is told about a refusal
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) words: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Memory {
+    /// Show memories: the newest, or the best for some words
+    List {
+        /// Only those of this project
+        #[arg(long)]
+        project: Option<String>,
+        /// The best for these words
+        #[arg(long, value_name = "WORDS")]
+        search: Option<String>,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Write one by hand
+    Add {
+        project: String,
+        text: String,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Give one another text
+    Edit {
+        id: i64,
+        text: String,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Forget one
+    Delete {
+        id: i64,
+        #[command(flatten)]
+        server: Server,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -19,12 +19,14 @@ use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_sandbox::pool::PoolSize;
 use bellglass_server::{Secret, ServerSettings};
+use bellglass_worker::OperatorServer;
 use serde::Deserialize;
 
 use crate::cli;
 use crate::host_network::{HostNetwork, NetworkConfig};
 use crate::installation::{SandboxSettings, WarmSettings};
-use crate::model_config::{self, ModelEnvironment, ModelSection};
+use crate::mcp_config::{self, McpSection};
+use crate::model_config::{self, MemorySection, ModelEnvironment, ModelSection};
 use crate::secret_config::SecretSection;
 
 /// What `bellglass.toml` may say.
@@ -42,6 +44,8 @@ pub(crate) struct ConfigFile {
     pub(crate) budget: Budget,
     pub(crate) network: NetworkSection,
     pub(crate) secrets: BTreeMap<String, SecretSection>,
+    pub(crate) mcp: BTreeMap<String, McpSection>,
+    pub(crate) memory: MemorySection,
     /// What a job gets when it does not say.
     pub(crate) limits: Limits,
     /// What a job may ask for at the most.
@@ -262,7 +266,13 @@ impl Config {
 
     /// The models that tasks can have.
     pub(crate) fn models(&self, data: &Path) -> anyhow::Result<Catalogue> {
-        model_config::catalogue(&self.file.model, &self.environment.models, data)
+        let file = &self.file;
+        model_config::catalogue(&file.model, &file.memory, &self.environment.models, data)
+    }
+
+    /// The MCP servers that every task gets.
+    pub(crate) fn mcp(&self) -> anyhow::Result<BTreeMap<String, OperatorServer>> {
+        mcp_config::servers(&self.file.mcp)
     }
 
     pub(crate) fn data(&self, flag: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
@@ -517,7 +527,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url fallback wire idle_time context_tokens reasoning recordings record prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
+                   default base_url fallback wire idle_time context_tokens reasoning recordings record embeddings command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -533,6 +543,8 @@ mod tests {
             "[sandbox]\n",
             "[sandbox.warm]\n",
             "[secrets.x]\nhosts = []\n",
+            "[mcp.x]\n",
+            "[memory]\n",
             "[limits]\n",
             "[max_limits]\n",
         ] {
@@ -549,6 +561,8 @@ mod tests {
                     "sandbox",
                     "warm",
                     "secrets",
+                    "mcp",
+                    "memory",
                     "limits",
                     "max_limits",
                 ];

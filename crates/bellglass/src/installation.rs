@@ -1,6 +1,6 @@
 //! The parts of Bellglass on this machine, opened and put together.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use bellglass_sandbox::{
 use bellglass_server::{Images, Isolation};
 use bellglass_store::artifacts::Artifacts;
 use bellglass_store::{SqliteStore, Store};
-use bellglass_worker::{ImageSource, LiveSandboxes, Worker, WorkerSettings};
+use bellglass_worker::{ImageSource, LiveSandboxes, OperatorServer, Worker, WorkerSettings};
 
 /// Everything that runs jobs, over one data folder.
 pub(crate) struct Installation {
@@ -30,6 +30,8 @@ pub(crate) struct Installation {
     pub(crate) images: Arc<BuiltImages>,
     pub(crate) live: LiveSandboxes,
     pub(crate) models: Arc<Catalogue>,
+    /// The MCP servers that every task gets.
+    mcp: BTreeMap<String, OperatorServer>,
     pub(crate) network: Arc<HostNetwork>,
     /// Keeps sandboxes ready, if any are to be.
     pool: Option<Arc<WarmPool>>,
@@ -69,11 +71,17 @@ impl Installation {
             images,
             live: LiveSandboxes::default(),
             models: Arc::new(models),
+            mcp: BTreeMap::new(),
             pool,
             network: Arc::new(network),
             data: data.to_path_buf(),
             orphaned_after: ORPHANED_AFTER,
         })
+    }
+
+    /// With MCP servers for every task.
+    pub(crate) fn with_mcp(self, mcp: BTreeMap<String, OperatorServer>) -> Self {
+        Self { mcp, ..self }
     }
 
     /// For a process that nobody starts again: its sandboxes end soon after it.
@@ -99,6 +107,7 @@ impl Installation {
             orphaned_after: self.orphaned_after,
             sweep_every,
             models: self.models.clone(),
+            mcp: self.mcp.clone(),
         };
         Worker::new(
             settings,

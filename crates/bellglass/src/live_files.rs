@@ -7,24 +7,64 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bellglass_agent::memory::one_line;
+use bellglass_agent::{Mind as _, TaskMind};
 use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::Budget;
 use bellglass_protocol::step::workspace_relative;
+use bellglass_protocol::tool::ToolCall;
 use bellglass_sandbox::client::ClientError;
+use bellglass_server::mcp::{ToolAnswer, ToolListing};
 use bellglass_server::{
     IDLE, LiveContent, LiveError, LiveJobs, end_when_idle, let_go_of_idle_readers,
 };
-use bellglass_worker::{LiveSandbox, LiveSandboxes};
+use bellglass_store::{Store, StoreError};
+use bellglass_worker::{Embedder, LiveSandbox, LiveSandboxes};
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub(crate) struct LiveFiles(pub(crate) LiveSandboxes);
+pub(crate) struct LiveFiles {
+    pub(crate) live: LiveSandboxes,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) embedder: Option<Embedder>,
+}
 
 impl LiveFiles {
     fn sandbox(&self, job: JobId) -> Result<LiveSandbox, LiveError> {
-        self.0.get(job).ok_or(LiveError::NotRunning)
+        self.live.get(job).ok_or(LiveError::NotRunning)
     }
 }
+
+/// Runs a tool for somebody outside of the job.
+pub(crate) async fn use_tool(
+    sandbox: &LiveSandbox,
+    by: &str,
+    call: ToolCall,
+) -> Result<ToolAnswer, String> {
+    let outcome = sandbox.use_tool(by, call).await?;
+    let failed = outcome.status.is_failure();
+    let text = match outcome.output.is_empty() {
+        true => "(no output)".to_owned(),
+        false => outcome.output,
+    };
+    Ok(ToolAnswer { text, failed })
+}
+
+/// The tools of a sandbox, as a model is told of them.
+pub(crate) fn sandbox_tools() -> Vec<ToolListing> {
+    let tools = bellglass_agent::tools::definitions().into_iter();
+    let ours = tools.filter(|tool| ToolCall::NAMES.contains(&tool.name.as_str()));
+    ours.map(|tool| {
+        let (name, description, schema) = (tool.name, tool.description, tool.parameters);
+        ToolListing { name, description, schema }
+    })
+    .collect()
+}
+
+/// Events of a log that are read at once.
+const PAGE: u32 = 1000;
 
 #[async_trait]
 impl LiveJobs for LiveFiles {
@@ -62,6 +102,46 @@ impl LiveJobs for LiveFiles {
         let LiveSandbox { guest, writes, .. } = self.sandbox(job)?;
         let _permit = permit(&writes)?;
         guest.delete_file(path).await.map_err(live_error)
+    }
+
+    fn tools(&self) -> Vec<ToolListing> {
+        sandbox_tools()
+    }
+
+    async fn use_tool(
+        &self,
+        job: JobId,
+        by: &str,
+        call: ToolCall,
+    ) -> Result<ToolAnswer, LiveError> {
+        use_tool(&self.sandbox(job)?, by, call).await.map_err(LiveError::Broken)
+    }
+
+    /// A mind that hears the log knows what the job's own mind knew then.
+    async fn context(&self, job: JobId, at: Option<u64>) -> Result<Value, StoreError> {
+        let mut mind = TaskMind::new(u64::MAX, Budget::default(), Vec::new());
+        let (mut after, last) = (0, at.unwrap_or(u64::MAX));
+        loop {
+            let page = self.store.events_after(job, after, PAGE).await?;
+            let wanted = page.iter().take_while(|sealed| sealed.event.seq <= last);
+            let mut heard = 0;
+            for sealed in wanted {
+                mind.take_in(&sealed.event);
+                after = sealed.event.seq;
+                heard += 1;
+            }
+            if heard < page.len() || page.is_empty() {
+                return Ok(mind.context().to_json());
+            }
+        }
+    }
+
+    fn fit_to_remember(&self, text: &str) -> String {
+        one_line(text)
+    }
+
+    async fn meaning(&self, text: &str) -> Option<Vec<f32>> {
+        self.embedder.as_ref()?.embed(text).await.ok()
     }
 }
 

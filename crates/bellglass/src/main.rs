@@ -15,6 +15,7 @@ mod host_network;
 mod installation;
 mod live_files;
 mod logging;
+mod mcp_config;
 mod model_config;
 mod render;
 mod run_folder;

@@ -34,6 +34,14 @@ pub(crate) struct ModelSection {
     prices: BTreeMap<String, Price>,
 }
 
+/// What `bellglass.toml` says under `[memory]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MemorySection {
+    /// The model that says where texts lie by their meaning.
+    embeddings: Option<String>,
+}
+
 /// What the environment says about models. Nothing here is ever shown.
 #[derive(Debug, Default)]
 pub(crate) struct ModelEnvironment {
@@ -75,6 +83,7 @@ const ANTHROPIC_MODEL: &str = "anthropic/claude-sonnet-4-5";
 /// All models that tasks can have.
 pub(crate) fn catalogue(
     section: &ModelSection,
+    memory: &MemorySection,
     environment: &ModelEnvironment,
     data: &Path,
 ) -> anyhow::Result<Catalogue> {
@@ -107,7 +116,7 @@ pub(crate) fn catalogue(
         });
     }
     let named = environment.default.clone().or_else(|| section.default.clone());
-    for name in named.iter().chain(&section.fallback) {
+    for name in named.iter().chain(&section.fallback).chain(&memory.embeddings) {
         let provider = name.split_once('/').map_or("", |(provider, _)| provider);
         anyhow::ensure!(
             provider == "replay" || providers.contains_key(provider),
@@ -117,6 +126,7 @@ pub(crate) fn catalogue(
     }
     let recordings = environment.recordings.as_ref().or(section.recordings.as_ref()).cloned();
     let settings = CatalogueSettings {
+        embeddings: memory.embeddings.clone(),
         recordings: Some(recordings.unwrap_or_else(|| data.join("recordings"))),
         record: match environment.record || section.record {
             true => Recording::On,
@@ -149,7 +159,8 @@ mod tests {
     ) -> Result<Option<String>, String> {
         let section: ModelSection = toml::from_str(section).unwrap();
         let catalogue =
-            catalogue(&section, &environment, Path::new("x")).map_err(|error| error.to_string())?;
+            catalogue(&section, &MemorySection::default(), &environment, Path::new("x"))
+                .map_err(|error| error.to_string())?;
         Ok(catalogue.offer().default)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, IsTerminal as _};
 
+use bellglass_protocol::approval::{Decision, Wish};
 use bellglass_protocol::event::{EndStatus, Event, EventBody};
 use bellglass_protocol::model::{AnswerBlock, PlanStatus};
 use bellglass_protocol::network::Verdict;
@@ -150,6 +151,40 @@ impl EventPrinter {
                 let first = safe(output.lines().next().unwrap_or_default());
                 let first: String = first.chars().take(90).collect();
                 self.line(text, DIM, &format!("  {mark} {}  {first}", safe(tool)));
+            }
+            EventBody::McpConnected { server, tools } => {
+                let line = format!("● MCP server {}: {} tools", safe(server), tools.len());
+                self.line(text, DIM, &line);
+            }
+            EventBody::ToolStarted { tool, arguments, .. } => {
+                let arguments: String = safe(arguments).chars().take(90).collect();
+                self.line(text, BOLD, &format!("▶ {}  {arguments}", safe(tool)));
+            }
+            EventBody::ToolUsed { by, call, .. } => {
+                self.line(text, DIM, &format!("● {} used {}", safe(by), call.name()));
+            }
+            EventBody::ApprovalRequested { approval } => {
+                let wish = match &approval.wish {
+                    Wish::Tool { name, arguments } => format!("call {name} {arguments}"),
+                    Wish::Host(host) => format!("reach {host}"),
+                };
+                let wish: String = safe(&wish).chars().take(200).collect();
+                self.line(text, BOLD, &format!("? may it {wish} ({})", safe(&approval.id)));
+            }
+            EventBody::ApprovalDecided { id, decision, by, .. } => {
+                let word = match decision {
+                    Decision::Allow => "allowed",
+                    Decision::Refuse => "refused",
+                };
+                self.line(text, DIM, &format!("● {} {word} {}", safe(by), safe(id)));
+            }
+            // Shown when the answer is whole.
+            EventBody::ModelSaid { .. } => {}
+            EventBody::MemoryKept { texts, .. } => {
+                self.line(text, DIM, &format!("● kept {} memories", texts.len()));
+            }
+            EventBody::MemoryRecalled { texts, .. } => {
+                self.line(text, DIM, &format!("● recalled {} memories", texts.len()));
             }
             EventBody::PlanUpdated { steps } => {
                 self.line(text, BOLD, "● plan");

@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::approval::{Approval, Decision};
 use crate::id::{Generation, JobId, WorkerId};
 use crate::job::JobSpec;
-use crate::model::{Compaction, ModelAnswer, PlanStep, TaskOutcome};
+use crate::model::{Compaction, ModelAnswer, PlanStep, TaskOutcome, Usage};
 use crate::network::{Connection, NetworkPolicy};
 use crate::report::SandboxReport;
 use crate::step::{OutputStream, StepOutcome};
@@ -69,6 +70,45 @@ pub enum EventBody {
     /// A model's tool call was answered without a step in the sandbox.
     #[serde(rename = "tool.answered")]
     ToolAnswered { call_id: String, tool: String, output: String, failed: bool },
+    /// The tools of an MCP server can be used.
+    #[serde(rename = "mcp.connected")]
+    McpConnected { server: String, tools: Vec<String> },
+    /// A model's call of a tool that is not the sandbox's begins.
+    #[serde(rename = "tool.started")]
+    ToolStarted { call_id: String, tool: String, arguments: String },
+    /// Somebody else than the job's mind used a tool of the sandbox.
+    #[serde(rename = "tool.used")]
+    ToolUsed { by: String, call: ToolCall, outcome: Box<StepOutcome> },
+    /// A call, or a connection, waits until the user allows it.
+    #[serde(rename = "approval.requested")]
+    ApprovalRequested { approval: Approval },
+    /// The user decided about what waits.
+    #[serde(rename = "approval.decided")]
+    ApprovalDecided {
+        id: String,
+        decision: Decision,
+        by: String,
+        /// What the user says to it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words: Option<String>,
+    },
+    /// What a model has said so far of an answer that is not whole yet.
+    #[serde(rename = "model.said")]
+    ModelSaid { text: String },
+    /// Something worth knowing in later tasks of the project was kept.
+    #[serde(rename = "memory.kept")]
+    MemoryKept {
+        project: String,
+        texts: Vec<String>,
+        /// What the model used that was asked for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
+    },
+    /// What earlier tasks of the project left, as far as it may matter now.
+    #[serde(rename = "memory.recalled")]
+    MemoryRecalled { project: String, texts: Vec<String> },
     /// The model wrote down what it is going to do, and how far it is.
     #[serde(rename = "plan.updated")]
     PlanUpdated { steps: Vec<PlanStep> },
@@ -124,6 +164,14 @@ impl EventBody {
             Self::ModelAnswered { .. } => "model.answered",
             Self::ModelFailed { .. } => "model.failed",
             Self::ToolAnswered { .. } => "tool.answered",
+            Self::McpConnected { .. } => "mcp.connected",
+            Self::ToolStarted { .. } => "tool.started",
+            Self::ToolUsed { .. } => "tool.used",
+            Self::ApprovalRequested { .. } => "approval.requested",
+            Self::ApprovalDecided { .. } => "approval.decided",
+            Self::ModelSaid { .. } => "model.said",
+            Self::MemoryKept { .. } => "memory.kept",
+            Self::MemoryRecalled { .. } => "memory.recalled",
             Self::PlanUpdated { .. } => "plan.updated",
             Self::QuestionAsked { .. } => "question.asked",
             Self::MessageReceived { .. } => "message.received",

@@ -60,6 +60,11 @@ impl CallId {
         Self(format!("step-{n}"))
     }
 
+    /// The id of a call that nobody will ask for again.
+    pub fn unique() -> Self {
+        Self(format!("use-{}", JobId::generate()))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mcp::McpServer;
 use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
 use crate::tool::{Encoding, ToolCall};
@@ -43,7 +44,22 @@ pub struct JobSpec {
     pub budget: Budget,
     #[serde(default, skip_serializing_if = "PlanMode::is_straight")]
     pub plan: PlanMode,
+    /// MCP servers whose tools the model may use, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mcp: BTreeMap<String, McpServer>,
+    /// Tools whose every call waits for the user's approval.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approve: Vec<String>,
+    /// The project whose memories the task reads and adds to; none if it does neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
 }
+
+/// A sandbox that is used from outside, over MCP. It has no wishes of its own so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Session {}
 
 /// Whether the user wants to see a task's plan before anything is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +113,9 @@ pub enum Work {
     Task(String),
     /// A fixed list of tool calls.
     Steps(Vec<ToolCall>),
+    /// Nothing by itself: the sandbox is there for whoever uses it at `/jobs/{id}/mcp`, until the job
+    /// is cancelled or its time is up.
+    Session(Session),
 }
 
 /// What a failing step does to the rest of a steps job.

@@ -3,6 +3,7 @@
 //! Nothing here opens a file, a socket or a database, and nothing depends on another crate of ours.
 //! What comes out of a sandbox is decoded here and nowhere else, so every bound on it is here too.
 
+pub mod approval;
 pub mod cage;
 pub mod chain;
 pub mod event;
@@ -10,6 +11,7 @@ pub mod id;
 pub mod job;
 pub mod launch;
 pub mod limits_request;
+pub mod mcp;
 pub mod memory;
 pub mod model;
 pub mod model_offer;
@@ -21,6 +23,7 @@ pub mod request;
 mod request_shape;
 mod secrets;
 pub mod step;
+pub mod task_request;
 pub mod tool;
 pub mod view;
 pub mod wire;

@@ -50,7 +50,7 @@ pub fn memory_document(view: &JobView) -> impl Serialize + '_ {
         name: &view.spec.name,
         task: match &view.spec.work {
             Work::Task(task) => Some(task.as_str()),
-            Work::Steps(_) => None,
+            Work::Steps(_) | Work::Session(_) => None,
         },
         scheduled_at: view.scheduled_at,
         started_at: view.started_at,

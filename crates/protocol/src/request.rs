@@ -8,16 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::{
     Budget, DESKTOP_IMAGE, InitialFile, IsolationLevel, JobSpec, Limits, OnError, PlanMode,
-    Priority, Screen, Work,
+    Priority, Screen, Session, Work,
 };
 use crate::limits_request::LimitsRequest;
+use crate::mcp::{self, McpServer};
 use crate::model_offer::ModelOffer;
 use crate::network::NetworkPolicy;
 use crate::request_shape::{self, Expected, ShapeFault};
 use crate::secrets;
+use crate::task_request::{self, check_budget};
 use crate::tool::{Encoding, ToolCall};
 
-/// What a client may send. Exactly one of `task`, `prompt` and `steps` is needed.
+/// What a client may send. Exactly one of `task`, `prompt`, `steps` and `session` is needed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -31,6 +33,9 @@ pub struct JobRequest {
     /// A fixed list of tool calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<Vec<ToolCall>>,
+    /// No work at all: a sandbox that is used at `/jobs/{id}/mcp` until the job is cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
     /// A name for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -78,6 +83,18 @@ pub struct JobRequest {
     /// What a task may spend at the most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// MCP servers whose tools a task's model may use, by name. A `command` runs inside the sandbox; a
+    /// `url` is spoken to by the worker and must be public.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mcp: BTreeMap<String, McpServer>,
+    /// Tools of a task whose every call waits for approval, by name; `network` stands for hosts that
+    /// the job's policy does not allow, which are then asked for instead of refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approve: Vec<String>,
+    /// The project that a task belongs to: it is told what was learnt in the project's earlier tasks,
+    /// and what it learns is kept for later ones. A task without a project does neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// Reserved: a repository to clone. Refused until this build can reach one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -150,10 +167,12 @@ pub enum RequestError {
         ToolCall::NAMES.join(", ")
     )]
     UnknownTool { step: usize, name: String },
-    #[error("the job has nothing to do: give exactly one of `task`, `prompt` or `steps`")]
+    #[error(
+        "the job has nothing to do: give exactly one of `task`, `prompt`, `steps` or `session`"
+    )]
     NoWork,
     #[error(
-        "the job has more than one thing to do: give exactly one of `task`, `prompt` or `steps`"
+        "the job has more than one thing to do: give exactly one of `task`, `prompt`, `steps` or `session`"
     )]
     AmbiguousWork,
     #[error(
@@ -233,28 +252,26 @@ impl JobRequest {
     /// Checks the request against what this installation offers.
     pub fn into_spec(self, offer: &Offer) -> Result<JobSpec, RequestError> {
         self.refuse_what_is_not_here()?;
-        let (work, model, budget) = match (self.task, self.prompt, self.steps) {
-            (None, None, None) => return Err(RequestError::NoWork),
-            (Some(task), None, None) | (None, Some(task), None) => {
+        if self.task.is_none() && self.prompt.is_none() {
+            self.refuse_what_tasks_have()?;
+        }
+        mcp::check(&self.mcp)?;
+        task_request::check_approvals(&self.approve)?;
+        task_request::check_project(&self.project)?;
+        let (work, model, budget) = match (self.task, self.prompt, self.steps, self.session) {
+            (None, None, None, None) => return Err(RequestError::NoWork),
+            (Some(task), None, None, None) | (None, Some(task), None, None) => {
                 check_task(&task)?;
                 let model = offer.models.choose(self.model)?;
                 let budget = self.budget.unwrap_or_default().or(offer.budget);
                 check_budget(&budget, &model, &offer.models)?;
                 (Work::Task(task), Some(model), budget)
             }
-            (None, None, Some(_)) if self.model.is_some() => {
-                return Err(invalid("model", "is for a `task`; steps need no model"));
-            }
-            (None, None, Some(_)) if self.budget.is_some() => {
-                return Err(invalid("budget", "is for a `task`; use `limits` for steps"));
-            }
-            (None, None, Some(_)) if self.plan.is_some() => {
-                return Err(invalid("plan", "is for a `task`; steps are a plan"));
-            }
-            (None, None, Some(steps)) => {
+            (None, None, Some(steps), None) => {
                 check_steps(&steps)?;
                 (Work::Steps(steps), None, Budget::default())
             }
+            (None, None, None, Some(session)) => (Work::Session(session), None, Budget::default()),
             _ => return Err(RequestError::AmbiguousWork),
         };
         if let Some(name) = &self.name
@@ -299,7 +316,26 @@ impl JobRequest {
             model,
             budget,
             plan: self.plan.unwrap_or_default(),
+            mcp: self.mcp,
+            approve: self.approve,
+            project: self.project,
         })
+    }
+
+    /// What makes sense only where a model works.
+    fn refuse_what_tasks_have(&self) -> Result<(), RequestError> {
+        let given = [
+            ("model", self.model.is_some(), "steps need no model"),
+            ("budget", self.budget.is_some(), "use `limits`"),
+            ("plan", self.plan.is_some(), "steps are a plan"),
+            ("mcp", !self.mcp.is_empty(), "steps use no other tools"),
+            ("approve", !self.approve.is_empty(), "steps are known beforehand"),
+            ("project", self.project.is_some(), "steps remember nothing"),
+        ];
+        match given.iter().find(|(_, is_given, _)| *is_given) {
+            Some((field, _, why)) => Err(invalid(field, &format!("is for a `task`; {why}"))),
+            None => Ok(()),
+        }
     }
 
     fn refuse_what_is_not_here(&self) -> Result<(), RequestError> {
@@ -344,22 +380,6 @@ fn check_task(task: &str) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// A bound that cannot be kept is refused now, rather than found out when the money is spent.
-fn check_budget(budget: &Budget, model: &str, models: &ModelOffer) -> Result<(), RequestError> {
-    match budget.usd {
-        Some(usd) if usd.is_nan() || usd <= 0.0 => {
-            Err(invalid("budget.usd", "must be more than 0"))
-        }
-        Some(_) if !models.has_price(model) => Err(invalid(
-            "budget.usd",
-            &format!(
-                "cannot be kept: the price of {model} is unknown; set it under [model.prices]"
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
 fn check_steps(steps: &[ToolCall]) -> Result<(), RequestError> {
     if steps.is_empty() {
         return Err(invalid("steps", "is empty; give at least one step"));
@@ -378,6 +398,7 @@ fn default_network(work: &Work) -> NetworkPolicy {
     match work {
         Work::Task(_) => NetworkPolicy::Registries,
         Work::Steps(_) => NetworkPolicy::None,
+        Work::Session(_) => NetworkPolicy::Registries,
     }
 }
 

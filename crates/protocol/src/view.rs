@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::approval::Approval;
 use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
@@ -104,6 +105,9 @@ pub struct JobView {
     /// How the job will end, once its sandbox is gone.
     #[serde(skip)]
     pub conclusion: Option<JobEnd>,
+    /// What waits for the user's word.
+    #[serde(default)]
+    pub approvals: Vec<Approval>,
     /// Milliseconds of pauses that are over.
     #[serde(skip)]
     pub paused_ms: u64,
@@ -156,7 +160,7 @@ impl JobView {
         let EventBody::Scheduled { spec } = &event.body else { return None };
         let steps_total = match &spec.work {
             Work::Steps(steps) => u32::try_from(steps.len()).ok(),
-            Work::Task(_) => None,
+            Work::Task(_) | Work::Session(_) => None,
         };
         Some(Self {
             job_id: event.job,
@@ -180,6 +184,7 @@ impl JobView {
             error: None,
             last_seq: event.seq,
             conclusion: None,
+            approvals: Vec::new(),
             paused_ms: 0,
             paused_since: None,
             claims_without_progress: 0,
@@ -222,6 +227,7 @@ impl JobView {
                 self.failed_steps.clear();
                 self.plan.clear();
                 self.question = None;
+                self.approvals.clear();
                 self.summary = None;
                 self.sandbox = None;
                 self.answers.0 = 0;
@@ -273,7 +279,21 @@ impl JobView {
             EventBody::NetworkConnection { .. }
             | EventBody::ModelFailed { .. }
             | EventBody::ToolAnswered { .. }
+            | EventBody::ToolStarted { .. }
+            | EventBody::ToolUsed { .. }
+            | EventBody::McpConnected { .. }
+            | EventBody::ModelSaid { .. }
+            | EventBody::MemoryRecalled { .. }
             | EventBody::ModelNudged { .. } => {}
+            EventBody::MemoryKept { usage, cost_usd, .. } => {
+                if let Some(usage) = usage {
+                    self.usage.get_or_insert_default().add(usage, *cost_usd);
+                }
+            }
+            EventBody::ApprovalRequested { approval } => self.approvals.push(approval.clone()),
+            EventBody::ApprovalDecided { id, .. } => {
+                self.approvals.retain(|approval| approval.id != *id);
+            }
             EventBody::ModelAnswered { answer } => {
                 let (here, furthest) = &mut self.answers;
                 *here += 1;
@@ -396,6 +416,9 @@ mod tests {
             model: None,
             budget: Default::default(),
             plan: Default::default(),
+            mcp: Default::default(),
+            approve: Vec::new(),
+            project: None,
         };
         EventBody::Scheduled { spec: Box::new(spec) }
     }

@@ -193,6 +193,10 @@ pub enum Request {
     /// The whole workspace: for each thing in it [`Reply::Entry`], for a file then data frames and
     /// [`Reply::EntryEnd`]; at last [`Reply::End`].
     Pack,
+    /// Starts a program that is spoken to over its standard input and output. Answered by
+    /// [`Reply::Ok`]; then data frames are its input and output frames are its output, until it ends
+    /// ([`Reply::End`]) or the stream does, with which the program and all that it started go too.
+    StartService { command: Vec<String>, environment: BTreeMap<String, String> },
     /// Gives the sandbox its proxy port, or renews what it was given with it. Answered by
     /// [`Reply::Ok`].
     OpenWayOut { equipment: Equipment },

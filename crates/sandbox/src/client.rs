@@ -1,5 +1,6 @@
 //! Speaks to a guest over its wire. Everything it hears is hostile: bounded, checked, timed.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use bellglass_protocol::wire::{
     Opening, PROTOCOL_VERSION, PackReply, Packed, Receipt, Reply, Request, WireError,
 };
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, SplitSink, SplitStream};
 use futures::{SinkExt as _, Stream, StreamExt as _};
 use tokio::sync::watch;
 use tokio_util::codec::Framed;
@@ -239,6 +240,19 @@ impl GuestClient {
         Ok(Packing { exchange: self.begin(&Request::Pack).await? })
     }
 
+    /// Starts a program that is spoken to over its standard input and output.
+    pub async fn start_service(
+        &self,
+        command: &[String],
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Service, ClientError> {
+        let (command, environment) = (command.to_vec(), environment.clone());
+        let mut exchange = self.begin(&Request::StartService { command, environment }).await?;
+        exchange.ok().await?;
+        let (input, output) = exchange.frames.split();
+        Ok(Service { input: ServiceInput(input), output: ServiceOutput(output) })
+    }
+
     /// Gives the sandbox a way out, and its programs what they need to use it.
     pub async fn open_way_out(
         &self,
@@ -289,6 +303,43 @@ async fn take_openings(mut incoming: Incoming, way_out: Arc<OpenedWayOut>) {
 
 /// Content of a file as it arrives.
 pub type FileStream = BoxStream<'static, io::Result<Bytes>>;
+
+/// A program in the sandbox that is spoken to. It ends when both of its ends are dropped.
+pub struct Service {
+    pub input: ServiceInput,
+    pub output: ServiceOutput,
+}
+
+pub struct ServiceInput(SplitSink<Framed<MuxStream, FrameCodec>, Frame>);
+
+pub struct ServiceOutput(SplitStream<Framed<MuxStream, FrameCodec>>);
+
+impl ServiceInput {
+    pub async fn write(&mut self, text: &[u8]) -> Result<(), ClientError> {
+        for piece in text.chunks(DATA_CHUNK) {
+            self.0.send(Frame::Data(Bytes::copy_from_slice(piece))).await?;
+        }
+        Ok(())
+    }
+}
+
+impl ServiceOutput {
+    /// What the program wrote next; `None` when it has ended.
+    pub async fn read(&mut self) -> Result<Option<(OutputStream, Bytes)>, ClientError> {
+        match self.0.next().await {
+            None => Ok(None),
+            Some(frame) => match frame? {
+                Frame::Output(stream, piece) => Ok(Some((stream, piece))),
+                Frame::Message(text) => match parse(&text)? {
+                    Reply::End => Ok(None),
+                    Reply::Error { error } => Err(ClientError::Refused(error)),
+                    other => Err(out_of_turn("a service's output", &other)),
+                },
+                Frame::Data(_) => Err(unexpected("a service's output", "file data")),
+            },
+        }
+    }
+}
 
 /// The workspace on its way out.
 pub struct Packing {

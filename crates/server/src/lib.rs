@@ -15,6 +15,7 @@ mod idle;
 mod leftovers;
 mod links;
 mod live;
+pub mod mcp;
 mod metrics;
 mod openapi;
 mod page;
@@ -31,6 +32,7 @@ use bellglass_store::Store;
 use bellglass_store::artifacts::Artifacts;
 use tokio_util::sync::CancellationToken;
 
+pub use controllers::mcp::tool_call;
 pub use idle::{FileData, IDLE, end_when_idle, let_go_of_idle_readers};
 pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
 pub use openapi::openapi;

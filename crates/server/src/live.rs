@@ -6,9 +6,14 @@ use async_trait::async_trait;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::IsolationLevel;
 use bellglass_protocol::step::ToolError;
+use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::Entry;
+use bellglass_store::StoreError;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use serde_json::Value;
+
+use crate::mcp::{ToolAnswer, ToolListing};
 
 /// The workspaces of jobs whose sandboxes run now. Paths are relative to the workspace; the empty
 /// path is the workspace itself.
@@ -27,6 +32,22 @@ pub trait LiveJobs: Send + Sync + 'static {
     ) -> Result<(), LiveError>;
 
     async fn delete(&self, job: JobId, path: &str) -> Result<(), LiveError>;
+
+    /// The tools that every sandbox has.
+    fn tools(&self) -> Vec<ToolListing>;
+
+    /// Runs a tool in a job's sandbox, and records who did.
+    async fn use_tool(&self, job: JobId, by: &str, call: ToolCall)
+    -> Result<ToolAnswer, LiveError>;
+
+    /// The conversation of a task as its model sees it, or saw it at an event.
+    async fn context(&self, job: JobId, at: Option<u64>) -> Result<Value, StoreError>;
+
+    /// A memory as it may be kept: on one line, bounded, without what looks like a secret.
+    fn fit_to_remember(&self, text: &str) -> String;
+
+    /// Where a text lies by its meaning, where an embedding source is configured.
+    async fn meaning(&self, text: &str) -> Option<Vec<f32>>;
 }
 
 /// What stands at a path.

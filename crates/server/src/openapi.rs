@@ -40,6 +40,7 @@ pub(crate) fn frame() -> OpenApi {
             (name = "events", description = "The history of a job"),
             (name = "results", description = "What a job made"),
             (name = "files", description = "The workspace, while the job runs and after"),
+            (name = "memories", description = "What tasks left for later ones"),
             (name = "operations", description = "For operators and their tools"),
         ),
         components(schemas(Problem, Event)),

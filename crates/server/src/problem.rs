@@ -55,6 +55,12 @@ pub(crate) enum ApiError {
     NotWorkedOn,
     #[error("the job has ended, so it cannot be steered any more")]
     JobOver,
+    #[error("nothing of this name waits for a decision in this job")]
+    ApprovalNotFound,
+    #[error("there is no such memory")]
+    MemoryNotFound,
+    #[error("the project has this memory already")]
+    MemoryKnown,
     /// The sandbox refused; the text is its own and was shortened.
     #[error("the sandbox answered: {0}")]
     RefusedBySandbox(String),
@@ -117,6 +123,9 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("file_not_found", 404, "There is no such file"),
     kind("not_started", 409, "The sandbox does not run yet"),
     kind("job_ended", 409, "The job has ended"),
+    kind("approval_not_found", 404, "Nothing of this name waits"),
+    kind("memory_not_found", 404, "There is no such memory"),
+    kind("memory_known", 409, "The memory is kept already"),
     kind("refused_by_sandbox", 409, "The sandbox refused"),
     kind("sandbox_busy", 503, "The sandbox is busy with other files"),
     kind("files_busy", 503, "Too many files are being read"),
@@ -149,6 +158,9 @@ impl ApiError {
             Self::FileNotFound(_) => "file_not_found",
             Self::NotStarted | Self::NotWorkedOn => "not_started",
             Self::JobEnded | Self::JobOver => "job_ended",
+            Self::ApprovalNotFound => "approval_not_found",
+            Self::MemoryNotFound => "memory_not_found",
+            Self::MemoryKnown => "memory_known",
             Self::RefusedBySandbox(_) => "refused_by_sandbox",
             Self::SandboxBusy => "sandbox_busy",
             Self::FilesBusy => "files_busy",

@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 
 use crate::archive;
 use crate::controllers::{
-    cancel, changes, events, files, jobs, memory, network, offer, operations, pages, result,
-    schedule, sessions, status, steering, steps,
+    cancel, changes, context, events, files, jobs, mcp, memories, memory, network, offer,
+    operations, pages, result, schedule, sessions, status, steering, steps,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
@@ -38,9 +38,14 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(steering::pause))
         .routes(routes!(steering::resume))
         .routes(routes!(steering::message))
+        .routes(routes!(steering::decide))
+        .routes(routes!(mcp::speak))
         .routes(routes!(events::list))
         .routes(routes!(result::download))
         .routes(routes!(memory::show))
+        .routes(routes!(context::show))
+        .routes(routes!(memories::list, memories::add))
+        .routes(routes!(memories::change, memories::forget))
         .routes(routes!(steps::output))
         .routes(routes!(steps::attachment))
         .routes(routes!(files::list))

@@ -128,6 +128,14 @@ impl IndexRow {
             | EventBody::ModelAnswered { .. }
             | EventBody::ModelFailed { .. }
             | EventBody::ToolAnswered { .. }
+            | EventBody::ToolStarted { .. }
+            | EventBody::ToolUsed { .. }
+            | EventBody::McpConnected { .. }
+            | EventBody::ApprovalRequested { .. }
+            | EventBody::ApprovalDecided { .. }
+            | EventBody::ModelSaid { .. }
+            | EventBody::MemoryKept { .. }
+            | EventBody::MemoryRecalled { .. }
             | EventBody::PlanUpdated { .. }
             | EventBody::QuestionAsked { .. }
             | EventBody::MessageReceived { .. }
@@ -155,7 +163,7 @@ impl IndexRow {
 fn steps_total(work: &Work) -> Option<u32> {
     match work {
         Work::Steps(steps) => u32::try_from(steps.len()).ok(),
-        Work::Task(_) => None,
+        Work::Task(_) | Work::Session(_) => None,
     }
 }
 
@@ -194,6 +202,9 @@ mod tests {
             model: Some("local/x".into()),
             budget: Budget::default(),
             plan: Default::default(),
+            mcp: Default::default(),
+            approve: Vec::new(),
+            project: None,
         }
     }
 

@@ -6,6 +6,7 @@ pub mod artifacts;
 mod error;
 mod index;
 mod line;
+mod memory;
 mod private_dir;
 mod rules;
 mod sqlite;
@@ -14,6 +15,7 @@ mod title;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bellglass_protocol::approval::Decision;
 use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::event::{EventBody, JobError, ResultSummary};
 use bellglass_protocol::id::{Generation, JobId, WorkerId};
@@ -24,6 +26,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 pub use error::StoreError;
+pub use memory::{Memory, MemoryQuery, NewMemory};
 pub use sqlite::SqliteStore;
 
 /// The database side of the store. Every implementation passes the same conformance suite.
@@ -111,6 +114,23 @@ pub trait Store: Send + Sync + 'static {
     /// Jobs, newest first.
     async fn jobs(&self, filter: &JobFilter) -> Result<JobPage, StoreError>;
 
+    /// Keeps a memory. `None` if the project has the same text already.
+    async fn add_memory(&self, new: NewMemory) -> Result<Option<Memory>, StoreError>;
+
+    /// Gives a memory another text. `None` if there is no such memory.
+    async fn edit_memory(
+        &self,
+        id: i64,
+        text: String,
+        vector: Option<Vec<f32>>,
+    ) -> Result<Option<Memory>, StoreError>;
+
+    /// Forgets a memory. `None` if there is none.
+    async fn delete_memory(&self, id: i64) -> Result<Option<Memory>, StoreError>;
+
+    /// Memories, the best first.
+    async fn memories(&self, query: &MemoryQuery) -> Result<Vec<Memory>, StoreError>;
+
     /// How many jobs stand where, for every status.
     async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, StoreError>;
 
@@ -133,6 +153,8 @@ pub enum Steering {
     Resume,
     /// Say this to the model.
     Message(String),
+    /// Allow or refuse what waits for it.
+    Decide { id: String, decision: Decision, words: Option<String> },
 }
 
 /// The most bytes that the lines of one page of a log have, unless it is a single line.
@@ -166,6 +188,7 @@ pub fn is_recording(body: &EventBody) -> bool {
         body,
         EventBody::StepOutput { .. }
             | EventBody::StepFinished { .. }
+            | EventBody::ToolUsed { .. }
             | EventBody::NetworkConnection { .. }
     )
 }

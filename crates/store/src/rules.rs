@@ -89,6 +89,12 @@ pub(crate) fn steer(
         (Steering::Pause, JobStatus::Running) => EventBody::Paused { by },
         (Steering::Resume, JobStatus::Paused) => EventBody::Resumed { by },
         (Steering::Pause | Steering::Resume, _) => return Ok(None),
+        (Steering::Decide { id, decision, words }, _) => EventBody::ApprovalDecided {
+            id: id.clone(),
+            decision: *decision,
+            by,
+            words: words.clone(),
+        },
         (Steering::Message(text), _) => EventBody::MessageReceived { by, text: text.clone() },
     };
     Ok(Some(row.append(body, now)))

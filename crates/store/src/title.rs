@@ -12,6 +12,7 @@ pub(crate) const SHORTENED: char = '…';
 pub(crate) fn title_of(work: &Work) -> String {
     match work {
         Work::Task(task) => one_line([task.as_str()]),
+        Work::Session(_) => "a session".into(),
         Work::Steps(steps) => match steps.first() {
             None => "no steps".into(),
             Some(call) => match call.subject() {

@@ -27,7 +27,7 @@ use crate::spool::{self, Spool};
 use crate::stop::{StopReason, StopSwitch};
 
 /// How much longer than a step's time limit the guest may take to say that it was reached.
-const GUEST_GRACE: Duration = Duration::from_secs(15);
+pub(crate) const GUEST_GRACE: Duration = Duration::from_secs(15);
 
 /// How long to wait before a guest is asked again to end a call that it did not know yet.
 const ASK_AGAIN: Duration = Duration::from_millis(20);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bellglass_agent::mcp::Connected;
 use bellglass_agent::model::catalogue::Line;
-use bellglass_agent::{Mind, Playbook, TaskMind, drive};
+use bellglass_agent::{Attendant, Mind, Playbook, TaskMind, drive};
 use bellglass_protocol::event::{EventBody, JobError};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{JobSpec, Work};
@@ -13,6 +14,7 @@ use bellglass_protocol::step::{StepStatus, decode_base64};
 use bellglass_protocol::tool::{Encoding, ToolCall};
 use bellglass_protocol::view::JobView;
 use bellglass_protocol::wire::Language;
+use bellglass_sandbox::client::GuestClient;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
@@ -23,6 +25,7 @@ use crate::clock::Clock;
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe, kept_by};
 use crate::job_log::JobLog;
+use crate::mcp;
 use crate::outcome;
 use crate::queue::Shared;
 use crate::stop::{StopReason, StopSwitch};
@@ -209,7 +212,7 @@ async fn work(
     (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
 ) -> Result<Ending, StoreError> {
-    let _presence = shared.live.enter(log.job, sandbox.guest().clone());
+    let _presence = shared.live.enter(log.clone(), sandbox.guest().clone(), spec.limits);
     // A wish to cancel, or a new policy, that came between the claim and now was heard by nobody.
     let now = shared.store.job(log.job).await?;
     if now.cancel_requested {
@@ -257,16 +260,25 @@ async fn run_to_the_end(
             reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
         }
     }
+    let mut servers = Vec::new();
     let (mut mind, models): (Box<dyn Mind>, Line) = match &spec.work {
         Work::Steps(steps) => (Box::new(Playbook::new(steps.clone(), spec.on_error)), Line::new()),
+        Work::Session(_) => (Box::new(Attendant), Line::new()),
         Work::Task(_) => {
             let opened = tokio::select! {
-                opened = open_models(shared, spec, log.job) => opened,
+                opened = open_task(shared, spec, log.job, sandbox.guest()) => opened,
                 reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
             };
             match opened {
-                Ok((context_tokens, models)) => {
-                    (Box::new(TaskMind::new(context_tokens, spec.budget)), models)
+                Ok(opened) => {
+                    let others = opened.servers.iter().flat_map(Connected::definitions);
+                    let others = others.cloned().collect();
+                    log.append(opened.events).await?;
+                    servers = opened.servers;
+                    (
+                        Box::new(TaskMind::new(opened.context_tokens, spec.budget, others)),
+                        opened.models,
+                    )
                 }
                 Err(error) => return Ok(Ending::Broken(error)),
             }
@@ -295,7 +307,8 @@ async fn run_to_the_end(
         kept,
         already_started,
     };
-    let mut world = JobWorld::new(hands, shared.store.changes(), clock);
+    let changes = shared.store.changes();
+    let mut world = JobWorld::new(hands, changes, clock, servers, shared.embedder.as_ref());
     let driven = drive(&mut *mind, &models, &mut world).await;
     if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven) {
         world.keep_last_context(context).await?;
@@ -319,15 +332,31 @@ async fn warm_kernels(sandbox: &Sandbox, spec: &JobSpec) {
     }
 }
 
-/// The models of a task, and how much all of them can read.
-async fn open_models(shared: &Shared, spec: &JobSpec, job: JobId) -> Result<(u64, Line), JobError> {
+/// What a task needs beside its sandbox.
+struct OpenedTask {
+    models: Line,
+    /// What all of the models can read.
+    context_tokens: u64,
+    servers: Vec<Connected>,
+    /// What is to be written down about it.
+    events: Vec<EventBody>,
+}
+
+async fn open_task(
+    shared: &Shared,
+    spec: &JobSpec,
+    job: JobId,
+    guest: &GuestClient,
+) -> Result<OpenedTask, JobError> {
     let name = spec.model.as_deref().unwrap_or_default();
     let models = shared.models.line(name, &job.to_string()).await.map_err(|error| JobError {
         code: error.code().into(),
         message: format!("the model {name} cannot be used: {error}"),
     })?;
     let context_tokens = models.iter().map(|model| model.context_tokens()).min();
-    Ok((context_tokens.unwrap_or_default(), models))
+    let context_tokens = context_tokens.unwrap_or_default();
+    let (servers, events) = mcp::connect(&shared.mcp, spec, guest).await?;
+    Ok(OpenedTask { models, context_tokens, servers, events })
 }
 
 async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> {

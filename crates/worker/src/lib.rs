@@ -9,10 +9,13 @@ mod clock;
 mod connection_log;
 mod ending;
 mod hands;
+mod host_approval;
 mod job;
 mod job_log;
 mod live;
 mod live_output;
+mod mcp;
+mod memory;
 mod outcome;
 mod pack;
 mod queue;
@@ -25,6 +28,8 @@ mod world;
 mod zip_names;
 
 pub use live::{LiveSandbox, LiveSandboxes};
+pub use mcp::OperatorServer;
+pub use memory::Embedder;
 pub use queue::{Worker, WorkerSettings};
 
 use std::path::PathBuf;

@@ -3,21 +3,35 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
-use bellglass_protocol::id::JobId;
-use bellglass_sandbox::client::GuestClient;
+use async_trait::async_trait;
+use bellglass_protocol::event::EventBody;
+use bellglass_protocol::id::{CallId, JobId};
+use bellglass_protocol::job::Limits;
+use bellglass_protocol::step::{OutputStream, StepOutcome};
+use bellglass_protocol::tool::ToolCall;
+use bellglass_sandbox::client::{GuestClient, OutputSink};
+use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use crate::capture::Capture;
+use crate::hands::{GUEST_GRACE, describe};
+use crate::job_log::JobLog;
+use crate::outcome;
+
 /// A register of running sandboxes. Clones share it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct LiveSandboxes(Arc<RwLock<HashMap<JobId, LiveSandbox>>>);
 
 /// A sandbox that runs here, and how many files may be on their way from and to it.
 ///
 /// Each takes a thread of the guest and a stream of the wire, which the job itself needs too. The
 /// ways are counted apart, so that readers who do not read leave room for writers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LiveSandbox {
     pub guest: GuestClient,
+    log: JobLog,
+    limits: Limits,
+    calls: Arc<Semaphore>,
     pub reads: Arc<Semaphore>,
     pub writes: Arc<Semaphore>,
 }
@@ -31,12 +45,52 @@ impl LiveSandboxes {
         self.0.read().expect("no code panics while it holds this lock").get(&job).cloned()
     }
 
-    pub(crate) fn enter(&self, job: JobId, guest: GuestClient) -> Presence {
+    pub(crate) fn enter(&self, log: JobLog, guest: GuestClient, limits: Limits) -> Presence {
         let room = || Arc::new(Semaphore::new(MOST_TRANSFERS));
-        let sandbox = LiveSandbox { guest, reads: room(), writes: room() };
+        let job = log.job;
+        let calls = Arc::new(Semaphore::new(MOST_CALLS));
+        let (reads, writes) = (room(), room());
+        let sandbox = LiveSandbox { guest, log, limits, calls, reads, writes };
         self.0.write().expect("no code panics while it holds this lock").insert(job, sandbox);
         metrics::gauge!("bellglass_sandboxes_running").increment(1.0);
         Presence { register: self.clone(), job }
+    }
+}
+
+impl LiveSandbox {
+    /// Runs a tool for somebody who is not the job's mind, and writes down that it did. The error is
+    /// for that somebody.
+    pub async fn use_tool(&self, by: &str, call: ToolCall) -> Result<StepOutcome, String> {
+        let Ok(_permit) = self.calls.try_acquire() else {
+            return Err(format!("{MOST_CALLS} calls are under way in this sandbox; wait for one"));
+        };
+        let mut keeper = Heard(Capture::new(self.log.recording()));
+        let time = call.timeout().unwrap_or(self.limits.step_time).duration();
+        let id = CallId::unique();
+        let called = self.guest.call(&id, &call, time, 0, &mut keeper);
+        let called = match tokio::time::timeout(time + GUEST_GRACE, called).await {
+            Ok(called) => called.map_err(|error| describe(&error)),
+            Err(_) => Err("the guest did not keep the call's time limit".into()),
+        };
+        // Whatever came of it, nobody asks for it again.
+        let _ = self.guest.forget_call(&id).await;
+        let outcome = outcome::of_result(&keeper.0, called?, None);
+        let used = EventBody::ToolUsed { by: by.into(), call, outcome: Box::new(outcome.clone()) };
+        self.log.append(vec![used]).await.map_err(|error| error.to_string())?;
+        Ok(outcome)
+    }
+}
+
+/// Calls at once, beside those of the job's mind.
+const MOST_CALLS: usize = 8;
+
+struct Heard(Capture);
+
+#[async_trait]
+impl OutputSink for Heard {
+    async fn output(&mut self, stream: OutputStream, piece: Bytes) -> std::io::Result<()> {
+        self.0.push(stream, &piece);
+        Ok(())
     }
 }
 

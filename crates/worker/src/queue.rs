@@ -1,6 +1,6 @@
 //! Takes jobs from the queue while there are free slots, keeps their leases, and passes on news.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::job::run_job;
+use crate::mcp::OperatorServer;
+use crate::memory::Embedder;
 use crate::stop::{StopReason, StopSwitch};
 use crate::{ImageSource, LiveSandboxes, NetworkSource, sweep};
 
@@ -36,6 +38,8 @@ pub struct WorkerSettings {
     pub sweep_every: Duration,
     /// The models that work on tasks.
     pub models: Arc<Catalogue>,
+    /// The MCP servers that every task gets, by name.
+    pub mcp: BTreeMap<String, OperatorServer>,
 }
 
 /// Claims jobs and drives them to their ends.
@@ -56,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) spools: PathBuf,
     pub(crate) orphaned_after: Option<Duration>,
     pub(crate) models: Arc<Catalogue>,
+    pub(crate) mcp: BTreeMap<String, OperatorServer>,
+    pub(crate) embedder: Option<Embedder>,
 }
 
 /// The jobs in this worker's hands.
@@ -87,7 +93,8 @@ impl Worker {
     ) -> Self {
         let spools = settings.spools.clone();
         let orphaned_after = Some(settings.orphaned_after);
-        let models = settings.models.clone();
+        let (models, mcp) = (settings.models.clone(), settings.mcp.clone());
+        let embedder = models.embedder();
         let shared = Shared {
             store,
             artifacts,
@@ -98,6 +105,8 @@ impl Worker {
             spools,
             orphaned_after,
             models,
+            mcp,
+            embedder,
         };
         Self { settings, shared: Arc::new(shared), held: Arc::default() }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bellglass_protocol::event::JobError;
 use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::network::NetworkPolicy;
+use bellglass_protocol::task_request::APPROVE_NETWORK;
 use bellglass_protocol::wire::Equipment;
 use bellglass_sandbox::client::{ClientError, GuestClient};
 use bellglass_sandbox::egress::{Authority, BoundSecret, Egress, equipment};
@@ -15,6 +16,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::connection_log::NetworkJournal;
+use crate::host_approval::HostApprovals;
 use crate::job_log::JobLog;
 use crate::queue::Shared;
 use crate::spool;
@@ -65,10 +67,15 @@ impl WayOut {
         let mut opened = self.opened.lock().await;
         match &*opened {
             Some(Opened { egress, .. }) => egress.set_policy(policy),
-            None if policy == NetworkPolicy::None => {}
+            None if policy == NetworkPolicy::None && !self.asks() => {}
             None => *opened = Some(self.open(guest, policy).await?),
         }
         Ok(())
+    }
+
+    /// Whether the user is asked for hosts that the policy does not allow.
+    fn asks(&self) -> bool {
+        self.log.look(|view| view.spec.approve.iter().any(|name| name == APPROVE_NETWORK))
     }
 
     /// Puts every policy in force that the log tells of from now on, and every change of settings.
@@ -127,6 +134,9 @@ impl WayOut {
         }
         let journal = NetworkJournal::start(self.log.clone());
         let mut egress = Egress::new(policy, settings.clone(), journal.gathering());
+        if self.asks() {
+            egress = egress.with_asker(HostApprovals::new(self.log.clone()));
+        }
         if !secrets.is_empty() {
             let authority = self.authority().await.map_err(WayOutError::Authority)?;
             egress = egress.with_secrets(secrets.clone(), authority.clone(), &certificates);

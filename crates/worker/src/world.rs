@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 
 use async_trait::async_trait;
-use bellglass_agent::World;
 use bellglass_agent::context::Context;
+use bellglass_agent::mcp::Connected;
+use bellglass_agent::{JobTime, OtherResult, World};
 use bellglass_protocol::event::{Event, EventBody};
 use bellglass_protocol::step::StepOutcome;
 use bellglass_protocol::tool::ToolCall;
@@ -14,11 +15,13 @@ use bellglass_store::Change;
 use bellglass_store::artifacts::ArtifactKey;
 use bytes::Bytes;
 use futures::StreamExt as _;
+use serde_json::Value;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::clock::Clock;
 use crate::hands::{HandsError, SandboxHands};
+use crate::memory::{self, Embedder};
 
 pub(crate) struct JobWorld<'a> {
     hands: SandboxHands<'a>,
@@ -26,6 +29,9 @@ pub(crate) struct JobWorld<'a> {
     clock: &'a mut Clock,
     /// Under which number each step's end stands in the log, as far as the mind has heard of it.
     ends: BTreeMap<u32, u64>,
+    /// MCP servers whose tools the model may use.
+    servers: Vec<Connected>,
+    embedder: Option<&'a Embedder>,
 }
 
 /// Events in one page.
@@ -77,8 +83,43 @@ impl World for JobWorld<'_> {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    async fn wait_for_event(&mut self, after: u64) -> Result<(), HandsError> {
-        self.clock.stand_still();
+    async fn call_other(
+        &mut self,
+        tool: &str,
+        arguments: &Value,
+    ) -> Result<OtherResult, HandsError> {
+        let called = async {
+            for server in &self.servers {
+                if let Some(result) = server.call(tool, arguments).await {
+                    return result;
+                }
+            }
+            OtherResult { text: format!("there is no tool named `{tool}` any more"), failed: true }
+        };
+        tokio::select! {
+            result = called => Ok(result),
+            reason = self.hands.stop.stopped() => Err(HandsError::Stopped(reason)),
+        }
+    }
+
+    async fn memories(&mut self, project: &str, about: &str) -> Result<Vec<String>, HandsError> {
+        let store = &*self.hands.log.store;
+        Ok(memory::find(store, self.embedder, project, about).await?)
+    }
+
+    async fn keep_memories(
+        &mut self,
+        project: &str,
+        texts: Vec<String>,
+    ) -> Result<Vec<String>, HandsError> {
+        let log = &self.hands.log;
+        Ok(memory::keep(&*log.store, self.embedder, project, log.job, texts).await?)
+    }
+
+    async fn wait_for_event(&mut self, after: u64, time: JobTime) -> Result<(), HandsError> {
+        if time == JobTime::StandsStill {
+            self.clock.stand_still();
+        }
         let job = self.hands.log.job;
         let news = async {
             loop {
@@ -95,7 +136,9 @@ impl World for JobWorld<'_> {
             () = news => {}
             reason = self.hands.stop.stopped() => return Err(HandsError::Stopped(reason)),
         }
-        self.clock.go_on();
+        if time == JobTime::StandsStill {
+            self.clock.go_on();
+        }
         Ok(())
     }
 
@@ -118,8 +161,10 @@ impl<'a> JobWorld<'a> {
         hands: SandboxHands<'a>,
         changes: broadcast::Receiver<Change>,
         clock: &'a mut Clock,
+        servers: Vec<Connected>,
+        embedder: Option<&'a Embedder>,
     ) -> Self {
-        Self { hands, changes, clock, ends: BTreeMap::new() }
+        Self { hands, changes, clock, ends: BTreeMap::new(), servers, embedder }
     }
 
     /// How a step ended. Read from the log, since nobody else holds the texts of steps.

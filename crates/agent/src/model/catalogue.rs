@@ -11,6 +11,7 @@ use bellglass_protocol::model_offer::{ModelOffer, REPLAY};
 use serde::Deserialize;
 
 use super::chat::ChatModel;
+use super::embeddings::Embedder;
 use super::http::{Endpoint, KeyHeader};
 use super::messages::MessagesModel;
 pub use super::prices::Price;
@@ -33,6 +34,8 @@ pub struct CatalogueSettings {
     /// How many tokens a model reads at the most, where it is not known here.
     pub context_tokens: Option<u64>,
     pub reasoning: Option<Effort>,
+    /// The model that says where texts lie by their meaning, such as `openai/text-embedding-3-small`.
+    pub embeddings: Option<String>,
     /// Where recordings are, which tasks play again as `replay/NAME`.
     pub recordings: Option<PathBuf>,
     /// Whether what is asked and answered is recorded there, by the task's job.
@@ -152,6 +155,27 @@ impl Catalogue {
         Ok(line)
     }
 
+    /// What turns texts into vectors, if anything does.
+    pub fn embedder(&self) -> Option<Embedder> {
+        let (provider, model) = self.settings.embeddings.as_deref()?.split_once('/')?;
+        let endpoint = self.endpoint(self.settings.providers.get(provider)?);
+        Some(Embedder { endpoint, model: model.to_owned() })
+    }
+
+    fn endpoint(&self, settings: &ProviderSettings) -> Endpoint {
+        let header = match settings.wire {
+            Wire::Messages => KeyHeader::Anthropic,
+            Wire::Chat | Wire::Responses => KeyHeader::Bearer,
+        };
+        Endpoint::new(
+            self.client_for(&settings.base_url),
+            &settings.base_url,
+            settings.key.clone(),
+            header,
+            self.settings.idle.unwrap_or(IDLE),
+        )
+    }
+
     /// Opens a model by its whole name. `local/` alone is the first model that the server has.
     async fn open(&self, name: &str) -> Result<Arc<dyn Model>, ModelError> {
         let unknown =
@@ -160,17 +184,7 @@ impl Catalogue {
         let settings = self.settings.providers.get(provider);
         let settings =
             settings.ok_or_else(|| unknown("is of a provider that is not configured"))?;
-        let header = match settings.wire {
-            Wire::Messages => KeyHeader::Anthropic,
-            Wire::Chat | Wire::Responses => KeyHeader::Bearer,
-        };
-        let endpoint = Endpoint::new(
-            self.client_for(&settings.base_url),
-            &settings.base_url,
-            settings.key.clone(),
-            header,
-            self.settings.idle.unwrap_or(IDLE),
-        );
+        let endpoint = self.endpoint(settings);
         let facts = match model {
             FIRST => {
                 let list = endpoint.get("/models").await?;

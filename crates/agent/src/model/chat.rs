@@ -40,6 +40,7 @@ impl Model for ChatModel {
             if !chunk["error"].is_null() {
                 return Err(events.error(&chunk));
             }
+            request.live.say(chunk["choices"][0]["delta"]["content"].as_str());
             answer.take(&chunk);
         }
         if answer.finish.is_none() && !(is_done && answer.has_content()) {

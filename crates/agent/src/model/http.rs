@@ -73,7 +73,15 @@ impl Endpoint {
 
     /// A small document of the server's.
     pub(crate) async fn get(&self, path: &str) -> Result<Value, ModelError> {
-        let request = self.client.get(format!("{}{path}", self.base_url));
+        self.document(self.client.get(format!("{}{path}", self.base_url))).await
+    }
+
+    /// A small document that answers another one.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, ModelError> {
+        self.document(self.client.post(format!("{}{path}", self.base_url)).json(body)).await
+    }
+
+    async fn document(&self, request: reqwest::RequestBuilder) -> Result<Value, ModelError> {
         let sent = tokio::time::timeout(self.idle, self.authorized(request).send()).await;
         let response = match sent {
             Err(_) => return Err(ModelError::Idle(self.idle)),

@@ -36,7 +36,10 @@ impl Model for MessagesModel {
             match data["type"].as_str().unwrap_or(&event.event) {
                 "error" => return Err(events.error(&data)),
                 "message_stop" => return Ok(answer.finish(&self.facts, started)),
-                _ => answer.take(&data),
+                _ => {
+                    request.live.say(data["delta"]["text"].as_str());
+                    answer.take(&data);
+                }
             }
         }
         Err(ModelError::Cut("the stream ended before the answer did".into()))

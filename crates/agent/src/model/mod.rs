@@ -5,6 +5,7 @@
 
 pub mod catalogue;
 mod chat;
+pub mod embeddings;
 mod http;
 mod messages;
 mod prices;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer};
+use tokio::sync::mpsc::UnboundedSender;
 
 pub use secret::Secret;
 
@@ -48,6 +50,26 @@ pub struct Request {
     pub most_output: Option<u64>,
     /// Requests of one conversation share it, and with it the provider's cache.
     pub conversation: Arc<str>,
+    pub live: Live,
+}
+
+/// Who hears a model's words before its answer is whole, if anybody does.
+#[derive(Clone, Debug, Default)]
+pub struct Live(Option<UnboundedSender<String>>);
+
+impl Live {
+    pub fn to(listener: UnboundedSender<String>) -> Self {
+        Self(Some(listener))
+    }
+
+    /// Passes a piece of text on. Nobody minds if nobody listens any more.
+    fn say(&self, piece: Option<&str>) {
+        if let (Some(listener), Some(piece)) = (&self.0, piece)
+            && !piece.is_empty()
+        {
+            let _ = listener.send(piece.to_owned());
+        }
+    }
 }
 
 /// A tool as a model sees it.

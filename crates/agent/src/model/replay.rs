@@ -150,6 +150,7 @@ mod tests {
             messages: Arc::new(texts.iter().map(|text| Message::User((*text).into())).collect()),
             most_output: None,
             conversation: "".into(),
+            live: Default::default(),
         }
     }
 

@@ -37,6 +37,7 @@ impl Model for ResponsesModel {
             let mut data = parse(&event)?;
             match data["type"].as_str().unwrap_or(&event.event) {
                 "response.output_item.done" => items.push(data["item"].take()),
+                "response.output_text.delta" => request.live.say(data["delta"].as_str()),
                 "response.completed" | "response.incomplete" => {
                     let response = &data["response"];
                     if items.is_empty() {

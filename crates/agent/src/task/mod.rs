@@ -7,26 +7,27 @@
 mod budget;
 mod prompt;
 mod results;
+mod state;
 mod stuck;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bellglass_protocol::approval::{Approval, Wish, is_named};
 use bellglass_protocol::event::{Event, EventBody, JobError};
 use bellglass_protocol::job::{Budget, PlanMode};
-use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, TaskOutcome};
-use bellglass_protocol::step::StepOutcome;
+use bellglass_protocol::model::{ModelAnswer, StopCause, TaskOutcome};
 use bellglass_protocol::tool::ToolCall;
 use jiff::Timestamp;
 
 use self::budget::Spent;
-use self::stuck::{Turn, Verdict, Watch};
+use self::state::{Consent, PendingCall, Review, State, TurnSoFar};
+use self::stuck::Verdict;
+use crate::context::Context;
 use crate::context::compaction::{Draft, Room};
-use crate::context::{Context, Entry};
 use crate::mind::{Effect, Lookup, Mind};
-use crate::model::{Request, ToolDefinition};
+use crate::model::{Live, Message, Request, ToolDefinition};
 use crate::tokens::{Calibration, count};
 use crate::tools::own::OwnCall;
 use crate::tools::{self, Understood};
@@ -35,6 +36,12 @@ use crate::tools::{self, Understood};
 pub struct TaskMind {
     system: Arc<str>,
     tools: Arc<[ToolDefinition]>,
+    /// The tools among them that are not ours.
+    others: Vec<ToolDefinition>,
+    /// Tools whose calls wait for the user's word.
+    approve: Vec<String>,
+    /// Whose memories are read and added to.
+    project: Option<String>,
     /// Instructions and tools, by our own count.
     fixed_tokens: u64,
     /// What the model reads at the most, in its own tokens.
@@ -47,63 +54,11 @@ pub struct TaskMind {
     state: State,
 }
 
-/// What is gone when the sandbox is lost and the task begins again.
-#[derive(Default)]
-struct State {
-    conversation: Arc<str>,
-    context: Context,
-    /// Calls of the last answer that have no result yet, in order.
-    pending: VecDeque<PendingCall>,
-    /// Messages that wait until no call is without a result.
-    waiting: Vec<(u64, String)>,
-    last_step: u32,
-    watch: Watch,
-    /// The last answer called nothing and nobody has said so.
-    talked: Option<StopCause>,
-    /// What the calls of this turn did, for the watch.
-    turn: TurnSoFar,
-    paused: bool,
-    /// The question that the user has not answered.
-    question: Option<String>,
-    /// The pause was for a question or a plan, and the user has said something to it.
-    answered: bool,
-    review: Review,
-    end: Option<Result<(), JobError>>,
-}
-
-/// Where the user's approval of the plan stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Review {
-    #[default]
-    NotWanted,
-    /// There is no plan yet that the user could approve.
-    Wanted,
-    /// The user looks at it.
-    Shown,
-}
-
-#[derive(Default)]
-struct TurnSoFar {
-    actions: Vec<String>,
-    results: Vec<String>,
-    words: Vec<String>,
-    mistakes: Vec<(String, String)>,
-}
-
-#[derive(Clone, Debug)]
-struct PendingCall {
-    id: String,
-    name: String,
-    arguments: String,
-    understood: Understood,
-    /// The step that runs it, once it does.
-    step: Option<u32>,
-}
-
 impl TaskMind {
-    /// `context_tokens` is what the model reads at the most.
-    pub fn new(context_tokens: u64, budget: Budget) -> Self {
-        let tools = tools::definitions();
+    /// `context_tokens` is what the model reads at the most; `others` are tools that are not ours.
+    pub fn new(context_tokens: u64, budget: Budget, others: Vec<ToolDefinition>) -> Self {
+        let mut tools = tools::definitions();
+        tools.extend(others.iter().cloned());
         let tool_tokens = |tool: &ToolDefinition| {
             count(&tool.name) + count(&tool.description) + count(&tool.parameters.to_string())
         };
@@ -111,6 +66,9 @@ impl TaskMind {
         Self {
             system: prompt::SYSTEM.into(),
             tools: tools.into(),
+            others,
+            approve: Vec::new(),
+            project: None,
             fixed_tokens,
             context_tokens,
             budget,
@@ -133,6 +91,7 @@ impl TaskMind {
             messages: self.state.context.messages(),
             most_output: None,
             conversation: self.state.conversation.clone(),
+            live: Live::default(),
         }
     }
 
@@ -162,11 +121,62 @@ impl TaskMind {
         let request = draft.to_summarise.as_deref().map(|text| Request {
             system: prompt::SUMMARISE.into(),
             tools: [].into(),
-            messages: Arc::new(vec![crate::model::Message::User(text.into())]),
+            messages: Arc::new(vec![Message::User(text.into())]),
             most_output: Some(room.summary.max(256)),
             conversation: self.state.conversation.clone(),
+            live: Live::default(),
         });
         Some(Effect::Compact { draft: Box::new(draft), request })
+    }
+
+    /// What to do before a call is made that the user wants to allow, unless that is done.
+    fn consent(&self, call: &PendingCall) -> Option<Effect> {
+        match &call.consent {
+            Consent::NotAsked if is_named(&self.approve, &call.name) => {
+                let (name, arguments) = (call.name.clone(), call.arguments.clone());
+                // A model may give the same id to calls of different answers.
+                let id = format!("{}-{}", self.state.answer_seq, call.id);
+                let approval = Approval { id, wish: Wish::Tool { name, arguments } };
+                Some(Effect::Record(vec![
+                    EventBody::ApprovalRequested { approval },
+                    EventBody::Paused { by: "approval".into() },
+                ]))
+            }
+            Consent::NotAsked | Consent::Given => None,
+            Consent::Asked(_) => Some(Effect::Wait),
+            Consent::Refused(words) => {
+                let words = match words.as_str() {
+                    "" => String::new(),
+                    words => format!(" The user says: {words}"),
+                };
+                let output =
+                    format!("the user did not allow this call, so it was not made.{words}");
+                Some(Effect::Record(vec![EventBody::ToolAnswered {
+                    call_id: call.id.clone(),
+                    tool: call.name.chars().take(64).collect(),
+                    output,
+                    failed: true,
+                }]))
+            }
+        }
+    }
+
+    /// What to do when the task is over and something may be worth keeping.
+    fn extract(&self, now: Timestamp) -> Option<Effect> {
+        let project = self.project.clone()?;
+        if self.state.extracted || self.spent.exhausts(&self.budget, now).is_some() {
+            return None;
+        }
+        let words = summary_words(&self.state.context);
+        let request = Request {
+            system: prompt::EXTRACT.into(),
+            tools: [].into(),
+            messages: Arc::new(vec![Message::User(words.into())]),
+            most_output: Some(1500),
+            conversation: self.state.conversation.clone(),
+            live: Live::default(),
+        };
+        Some(Effect::Extract { project, request })
     }
 
     /// What to do with the next call that has no result.
@@ -187,7 +197,27 @@ impl TaskMind {
                              then only read_file, list_files and search_files work";
                 Effect::Record(vec![answer(words.into(), true)])
             }
+            Understood::Other(_) if call.started => {
+                let words = "the call was interrupted, and nobody knows whether it was done. Look \
+                             before you make it again";
+                Effect::Record(vec![answer(words.into(), true)])
+            }
+            Understood::Other(arguments) => {
+                if let Some(effect) = self.consent(call) {
+                    return effect;
+                }
+                if let Some(error) = self.spent.exhausts(&self.budget, now) {
+                    return Effect::Finish(Err(error));
+                }
+                let (call_id, tool) = (call.id.clone(), call.name.clone());
+                Effect::CallOther { call_id, tool, arguments: arguments.clone() }
+            }
             Understood::Sandbox(tool_call) => {
+                if call.step.is_none()
+                    && let Some(effect) = self.consent(call)
+                {
+                    return effect;
+                }
                 if call.step.is_none()
                     && let Some(error) = self.spent.exhausts(&self.budget, now)
                 {
@@ -233,7 +263,9 @@ impl TaskMind {
         let state = &mut self.state;
         state.context.add_answer(seq, &answer.blocks);
         state.turn = TurnSoFar::default();
-        state.pending = answer.blocks.iter().filter_map(PendingCall::of).collect();
+        let calls = answer.blocks.iter().filter_map(|block| PendingCall::of(block, &self.others));
+        state.pending = calls.collect();
+        state.answer_seq = seq;
         if state.pending.is_empty() {
             state.talked = Some(answer.stop);
             state.watch.talked();
@@ -247,6 +279,8 @@ impl Mind for TaskMind {
         match &event.body {
             EventBody::Scheduled { spec } => {
                 self.state.conversation = event.job.to_string().into();
+                self.approve.clone_from(&spec.approve);
+                self.project.clone_from(&spec.project);
                 if spec.plan == PlanMode::Review {
                     self.state.review = Review::Wanted;
                 }
@@ -280,6 +314,29 @@ impl Mind for TaskMind {
             EventBody::ToolAnswered { call_id, output, failed, .. } => {
                 self.state.take_tool_answer(seq, call_id, output, *failed);
             }
+            EventBody::ToolStarted { .. } => {
+                self.spent.steps += 1;
+                if let Some(call) = self.state.pending.front_mut() {
+                    call.started = true;
+                }
+            }
+            EventBody::ApprovalRequested { approval } => {
+                if let (Wish::Tool { .. }, Some(call)) =
+                    (&approval.wish, self.state.pending.front_mut())
+                {
+                    call.consent = Consent::Asked(approval.id.clone());
+                }
+            }
+            EventBody::ApprovalDecided { id, decision, words, .. } => {
+                self.state.take_decision(id, *decision, words.as_deref());
+            }
+            EventBody::MemoryRecalled { texts, .. } => {
+                self.state.remembered = true;
+                if !texts.is_empty() {
+                    self.state.context.add_note(seq, &prompt::memories(texts));
+                }
+            }
+            EventBody::MemoryKept { .. } => self.state.extracted = true,
             EventBody::QuestionAsked { call_id, .. } => self.state.question = Some(call_id.clone()),
             EventBody::MessageReceived { text, .. } => self.state.take_message(seq, text),
             EventBody::NetworkChanged { network, .. } => {
@@ -295,6 +352,7 @@ impl Mind for TaskMind {
             }
             EventBody::Resumed { .. } => {
                 self.state.take_review(seq);
+                self.state.take_silence();
                 self.state.paused = false;
                 self.state.answered = false;
                 self.spent.resume(event.at);
@@ -317,6 +375,7 @@ impl Mind for TaskMind {
                 }
             }
             EventBody::TaskFinished { outcome, summary } => {
+                self.state.concluded = true;
                 self.state.end = Some(match outcome {
                     TaskOutcome::Done => Ok(()),
                     TaskOutcome::Impossible => Err(error("task_impossible", summary.clone())),
@@ -324,6 +383,9 @@ impl Mind for TaskMind {
             }
             EventBody::Claimed { .. }
             | EventBody::StepOutput { .. }
+            | EventBody::ModelSaid { .. }
+            | EventBody::McpConnected { .. }
+            | EventBody::ToolUsed { .. }
             | EventBody::NetworkConnection { .. }
             | EventBody::PlanUpdated { .. }
             | EventBody::CancelRequested { .. }
@@ -336,7 +398,9 @@ impl Mind for TaskMind {
     fn next(&self, now: Timestamp) -> Effect {
         let state = &self.state;
         if let Some(end) = &state.end {
-            return Effect::Finish(end.clone());
+            let is_over = state.concluded;
+            let extract = if is_over { self.extract(now) } else { None };
+            return extract.unwrap_or_else(|| Effect::Finish(end.clone()));
         }
         // A step that runs is finished whatever else is wanted.
         if let Some(call) = state.pending.front()
@@ -370,6 +434,12 @@ impl Mind for TaskMind {
         if let Some(stop) = state.talked {
             return nudge(reminder(stop).to_owned());
         }
+        if let Some(project) = &self.project
+            && !state.remembered
+        {
+            let project = project.clone();
+            return Effect::Remember { project, about: prompt::task_of(&self.state.context) };
+        }
         if let Some(error) = self.spent.exhausts(&self.budget, now) {
             return Effect::Finish(Err(error));
         }
@@ -381,129 +451,42 @@ impl Mind for TaskMind {
     }
 }
 
-impl State {
-    /// The task from its beginning: what was done in the lost sandbox is void.
-    fn begin_again(&mut self) {
-        let (paused, conversation) = (self.paused, self.conversation.clone());
-        // What was approved stays so; what was only shown is shown again.
-        let review = match self.review {
-            Review::NotWanted => Review::NotWanted,
-            Review::Wanted | Review::Shown => Review::Wanted,
-        };
-        let mut context = Context::default();
-        if let Some(crate::model::Message::User(task)) = self.context.messages().first() {
-            context.add_note(1, task);
-        }
-        *self = Self { paused, conversation, context, review, ..Self::default() };
-    }
-
-    fn take_step(&mut self, seq: u64, n: u32, outcome: &StepOutcome) {
-        let Some(call) = self.pending.pop_front() else { return };
-        let failed = outcome.status.is_failure();
-        let file = match &call.understood {
-            Understood::Sandbox(tool_call) if !failed => results::file_use(tool_call),
-            _ => None,
-        };
-        let text = results::of_step(n, outcome, seq);
-        self.context.add_result(Entry::new(seq, &call.id, &text, failed, file));
-        self.turn.actions.push(format!("{} {}", call.name, call.arguments));
-        self.turn.results.push(outcome.output.clone());
-        self.turn.words.push(short_call(&call));
-        self.after_result();
-    }
-
-    fn take_tool_answer(&mut self, seq: u64, call_id: &str, output: &str, failed: bool) {
-        let is_next = self.pending.front().is_some_and(|call| call.id == call_id);
-        let Some(call) = self.pending.pop_front_if(|_| is_next) else { return };
-        let text = results::bounded(output, seq);
-        self.context.add_result(Entry::new(seq, &call.id, &text, failed, None));
-        if let Understood::Mistake(message) = &call.understood {
-            self.turn.mistakes.push((call.name.clone(), message.clone()));
-        } else {
-            self.turn.actions.push(format!("{} {}", call.name, call.arguments));
-            self.turn.results.push(output.to_owned());
-            self.turn.words.push(short_call(&call));
-        }
-        self.after_result();
-    }
-
-    /// The user lets the job go on while the plan is shown: without a word that is an approval.
-    fn take_review(&mut self, seq: u64) {
-        if self.review != Review::Shown {
-            return;
-        }
-        if self.answered {
-            self.review = Review::Wanted;
-            return;
-        }
-        self.review = Review::NotWanted;
-        self.hear(seq, "I approve the plan. Go on.".to_owned());
-    }
-
-    /// Takes in what the user says, or lets it wait until no call is without a result.
-    fn hear(&mut self, seq: u64, text: String) {
-        if self.pending.is_empty() {
-            self.add_message(seq, &text);
-        } else {
-            self.waiting.push((seq, text));
-        }
-    }
-
-    fn take_message(&mut self, seq: u64, text: &str) {
-        self.answered |= self.review == Review::Shown;
-        match self.question.take() {
-            Some(call_id) => {
-                self.answered = true;
-                self.take_tool_answer(seq, &call_id, &format!("The user answers: {text}"), false);
-            }
-            None => self.hear(seq, text.to_owned()),
-        }
-    }
-
-    fn add_message(&mut self, seq: u64, text: &str) {
-        self.context.add_note(seq, &format!("[Message from the user]\n{text}"));
-        // Whoever is spoken to need not be reminded to go on.
-        self.talked = None;
-    }
-
-    fn after_result(&mut self) {
-        if !self.pending.is_empty() {
-            return;
-        }
-        let turn = std::mem::take(&mut self.turn);
-        match turn.mistakes.into_iter().next_back() {
-            Some((tool, message)) if turn.actions.is_empty() => {
-                self.watch.acted(Turn::Mistaken { tool, message });
-            }
-            _ => self.watch.acted(Turn::Acted {
-                action: stuck::digest(turn.actions),
-                result: stuck::digest(turn.results),
-                words: turn.words.join(" and "),
-            }),
-        }
-        for (seq, text) in std::mem::take(&mut self.waiting) {
-            self.add_message(seq, &text);
-        }
-    }
-}
-
-impl PendingCall {
-    fn of(block: &AnswerBlock) -> Option<Self> {
-        let AnswerBlock::ToolCall { id, name, arguments } = block else { return None };
-        let understood = tools::understand(name, arguments);
-        let (id, name, arguments) = (id.clone(), name.clone(), arguments.clone());
-        Some(Self { id, name, arguments, understood, step: None })
-    }
-}
-
 /// Whether a call changes nothing.
 fn only_looks(call: &ToolCall) -> bool {
     matches!(call, ToolCall::ReadFile(_) | ToolCall::ListFiles(_) | ToolCall::SearchFiles(_))
 }
 
-fn short_call(call: &PendingCall) -> String {
-    let arguments: String = call.arguments.chars().take(200).collect();
-    format!("`{} {arguments}`", call.name)
+/// The end of the conversation, from which something may be worth keeping.
+fn summary_words(context: &Context) -> String {
+    let mut words = Vec::new();
+    let mut room: usize = 40_000;
+    for message in context.messages().iter().rev() {
+        let text = match message {
+            Message::User(text) => format!("[user] {text}"),
+            Message::Assistant(blocks) => {
+                format!("[engineer] {}", serde_json::to_string(&**blocks).unwrap_or_default())
+            }
+            Message::ToolResults(results) => {
+                let texts = results.iter().map(|result| clipped(&result.text, 2000));
+                format!("[results] {}", texts.collect::<Vec<_>>().join("\n"))
+            }
+        };
+        let text = clipped(&text, 6000);
+        if text.len() > room {
+            break;
+        }
+        room -= text.len();
+        words.push(text);
+    }
+    words.reverse();
+    words.join("\n\n")
+}
+
+fn clipped(text: &str, most: usize) -> String {
+    match text.len() <= most {
+        true => text.to_owned(),
+        false => format!("{} […]", &text[..text.floor_char_boundary(most)]),
+    }
 }
 
 fn nudge(text: String) -> Effect {

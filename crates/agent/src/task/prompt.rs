@@ -2,6 +2,9 @@
 
 use bellglass_protocol::job::{JobSpec, PlanMode, Work};
 
+use crate::context::Context;
+use crate::model::Message;
+
 /// The same for every task and every turn, so that providers can keep it in their caches.
 pub(super) const SYSTEM: &str = "\
 You are an engineer who works alone in a sealed Linux sandbox, with tools for its shell, its files \
@@ -42,7 +45,7 @@ what is there rather than trying again.";
 pub(super) fn first_message(spec: &JobSpec) -> String {
     let task = match &spec.work {
         Work::Task(task) => task.as_str(),
-        Work::Steps(_) => "",
+        Work::Steps(_) | Work::Session(_) => "",
     };
     let mut facts = vec![format!("Network: {}.", spec.network)];
     let limits = &spec.limits;
@@ -72,6 +75,35 @@ pub(super) fn first_message(spec: &JobSpec) -> String {
     }
     format!("{task}\n\n<circumstances>\n{}\n</circumstances>", facts.join("\n"))
 }
+
+/// What the task is about, to look for memories by.
+pub(super) fn task_of(context: &Context) -> String {
+    match context.messages().first() {
+        Some(Message::User(text)) => {
+            text.split("<circumstances>").next().unwrap_or_default().trim().to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// What earlier tasks left, as the model is told of it.
+pub(super) fn memories(texts: &[String]) -> String {
+    let texts: Vec<String> = texts.iter().map(|text| format!("- {text}")).collect();
+    format!(
+        "<memories>\nNotes from earlier tasks of this project. They were true then; check what \
+         matters.\n{}\n</memories>",
+        texts.join("\n")
+    )
+}
+
+/// Instructions for what is kept of a task for later ones.
+pub(super) const EXTRACT: &str = "\
+You are given the end of an engineer's work on a task. Write down what will help with other tasks in \
+the same project: how it is built, tested and run; its conventions; what worked and what failed and \
+why. Only facts that were seen to be true, that are not obvious from the files at a glance, and that \
+will still hold in a month. Never keys, passwords, tokens or personal data. Answer with a JSON array \
+of at most 8 strings, each one self-contained sentence, and nothing else; with [] if nothing is worth \
+keeping.";
 
 /// Instructions for the summary of an old part of a conversation.
 pub(super) const SUMMARISE: &str = "\

@@ -1,12 +1,13 @@
 //! The machine of a task, event by event, without a clock or a network.
 
+use bellglass_protocol::approval::Decision;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{
     DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, PlanMode, Priority, Work,
 };
-use bellglass_protocol::model::Usage;
+use bellglass_protocol::model::{AnswerBlock, Usage};
 use bellglass_protocol::network::NetworkPolicy;
-use bellglass_protocol::step::StepStatus;
+use bellglass_protocol::step::{StepOutcome, StepStatus};
 use serde_json::{Value, json};
 
 use super::*;
@@ -22,9 +23,13 @@ struct Job {
 
 impl Job {
     fn new(context_tokens: u64, budget: Budget) -> Self {
-        let mind = TaskMind::new(context_tokens, budget);
+        Self::with(context_tokens, budget, spec())
+    }
+
+    fn with(context_tokens: u64, budget: Budget, spec: JobSpec) -> Self {
+        let mind = TaskMind::new(context_tokens, budget, others());
         let mut job = Self { mind, log: Vec::new(), last_seq: 0, id: JobId::generate() };
-        job.hear(EventBody::Scheduled { spec: Box::new(spec()) });
+        job.hear(EventBody::Scheduled { spec: Box::new(spec) });
         job
     }
 
@@ -67,6 +72,28 @@ impl Job {
                 }
                 Err(_) => "cannot_shrink",
             },
+            Effect::CallOther { call_id, tool, arguments } => {
+                let arguments = arguments.to_string();
+                self.hear(EventBody::ToolStarted {
+                    call_id: call_id.clone(),
+                    tool: tool.clone(),
+                    arguments,
+                });
+                let output = output.to_owned();
+                self.hear(EventBody::ToolAnswered { call_id, tool, output, failed: false });
+                "other"
+            }
+            Effect::Remember { project, .. } => {
+                let texts = vec!["Tests run with make.".into()];
+                self.hear(EventBody::MemoryRecalled { project, texts });
+                "remember"
+            }
+            Effect::Extract { project, .. } => {
+                let (texts, usage, cost_usd) = (vec![], None, None);
+                self.hear(EventBody::MemoryKept { project, texts, usage, cost_usd });
+                "extract"
+            }
+            Effect::Idle => "idle",
             Effect::Ask(_) => "ask",
             Effect::Wait => "wait",
             Effect::Look { .. } => "look",
@@ -77,7 +104,7 @@ impl Job {
 
     /// Whoever hears the same log knows the same.
     fn assert_resumes(&self) {
-        let mut other = TaskMind::new(self.mind.context_tokens, self.mind.budget);
+        let mut other = TaskMind::new(self.mind.context_tokens, self.mind.budget, others());
         self.log.iter().for_each(|event| other.take_in(event));
         let now = Timestamp::from_second(2_000_000).unwrap();
         assert_eq!(format!("{:?}", other.next(now)), format!("{:?}", self.next()));
@@ -101,6 +128,9 @@ fn spec() -> JobSpec {
         model: Some("local/x".into()),
         budget: Budget::default(),
         plan: Default::default(),
+        mcp: Default::default(),
+        approve: Vec::new(),
+        project: None,
     }
 }
 
@@ -139,6 +169,12 @@ fn finished(n: u32, output: &str) -> EventBody {
         duration_ms: 5,
     };
     EventBody::StepFinished { n, outcome: Box::new(outcome) }
+}
+
+/// A tool that is not ours.
+fn others() -> Vec<ToolDefinition> {
+    let (name, description) = ("mcp__git__push".to_owned(), String::new());
+    vec![ToolDefinition { name, description, parameters: json!({ "type": "object" }) }]
 }
 
 fn shell(command: &str) -> (&'static str, Value) {
@@ -245,7 +281,7 @@ fn a_question_waits_for_the_answer_and_resuming_goes_on_without_one() {
 #[test]
 fn a_plan_is_reviewed_until_it_is_approved() {
     let reviewed = JobSpec { plan: PlanMode::Review, ..spec() };
-    let mind = TaskMind::new(1_000_000, Budget::default());
+    let mind = TaskMind::new(1_000_000, Budget::default(), others());
     let mut job = Job { mind, log: Vec::new(), last_seq: 0, id: JobId::generate() };
     job.hear(EventBody::Scheduled { spec: Box::new(reviewed) });
     let plan = ("plan", json!({ "steps": [{ "title": "x", "status": "pending" }] }));
@@ -321,4 +357,69 @@ fn a_very_long_history_stays_within_the_limit() {
     }
     assert!(total > 5_000_000, "{total}");
     assert!(compactions > 10 && most_units < 400, "{compactions} {most_units}");
+}
+
+#[test]
+fn a_call_that_needs_approval_waits_for_it() {
+    let approve = vec!["shell".to_owned(), "mcp__*".to_owned()];
+    let mut job = Job::with(1_000_000, Budget::default(), JobSpec { approve, ..spec() });
+    for (decision, then) in [(Decision::Allow, "step"), (Decision::Refuse, "tool.answered")] {
+        job.answer(&[shell("rm x"), ("list_files", json!({}))]);
+        assert_eq!(job.go(""), "approval.requested");
+        assert_eq!(job.go(""), "wait");
+        job.assert_resumes();
+        let id = job.log.iter().rev().find_map(|event| match &event.body {
+            EventBody::ApprovalRequested { approval } => Some(approval.id.clone()),
+            _ => None,
+        });
+        // Another decision is none about this.
+        let decide = |id: &str| EventBody::ApprovalDecided {
+            id: id.into(),
+            decision,
+            by: "user".into(),
+            words: Some("not that one".into()),
+        };
+        job.hear(decide("other"));
+        assert_eq!(job.go(""), "wait");
+        job.hear(decide(&id.unwrap()));
+        assert_eq!([job.go(""), job.go("ok"), job.go("ok")], ["resumed", then, "step"]);
+        assert_eq!(job.go(""), "ask");
+    }
+    let Effect::Ask(request) = job.next() else { panic!() };
+    let Some(Message::ToolResults(results)) = request.messages.last() else { panic!() };
+    assert!(results[0].failed && results[0].text.contains("not that one"), "{results:?}");
+    // To go on without a word allows nothing.
+    job.answer(&[("mcp__git__push", json!({}))]);
+    assert_eq!([job.go(""), job.go("")], ["approval.requested", "wait"]);
+    job.hear(EventBody::Resumed { by: "user".into() });
+    assert_eq!([job.go(""), job.go("")], ["tool.answered", "ask"]);
+}
+
+#[test]
+fn a_tool_that_is_not_ours_is_called_once() {
+    let mut job = Job::new(1_000_000, Budget::default());
+    job.answer(&[("mcp__git__push", json!({ "to": "x" }))]);
+    assert_eq!([job.go("pushed"), job.go("")], ["other", "ask"]);
+    job.answer(&[("mcp__git__push", json!({}))]);
+    let Effect::CallOther { call_id, tool, .. } = job.next() else { panic!() };
+    let arguments = "{}".into();
+    job.hear(EventBody::ToolStarted { call_id, tool, arguments });
+    // Whoever takes over does not know how it ended.
+    job.assert_resumes();
+    assert_eq!([job.go(""), job.go("")], ["tool.answered", "ask"]);
+    let Effect::Ask(request) = job.next() else { panic!() };
+    let Some(Message::ToolResults(results)) = request.messages.last() else { panic!() };
+    assert!(results[0].failed && results[0].text.contains("interrupted"));
+}
+
+#[test]
+fn a_task_of_a_project_remembers_first_and_keeps_at_the_end() {
+    let project = Some("shop".to_owned());
+    let mut job = Job::with(1_000_000, Budget::default(), JobSpec { project, ..spec() });
+    assert_eq!([job.go(""), job.go("")], ["remember", "ask"]);
+    let Effect::Ask(request) = job.next() else { panic!() };
+    let Some(Message::User(text)) = request.messages.last() else { panic!() };
+    assert!(text.contains("Tests run with make."), "{text}");
+    job.answer(&[("finish", json!({ "outcome": "done", "summary": "ok" }))]);
+    assert_eq!([job.go(""), job.go(""), job.go("")], ["task.finished", "extract", "done"]);
 }

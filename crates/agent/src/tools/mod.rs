@@ -18,6 +18,8 @@ pub enum Understood {
     Sandbox(ToolCall),
     /// To be answered by the loop itself.
     Own(OwnCall),
+    /// To be passed on to a tool that is not ours.
+    Other(Value),
     /// A mistake, in words that say how to do better.
     Mistake(String),
 }
@@ -34,11 +36,13 @@ pub fn definitions() -> Vec<ToolDefinition> {
     .collect()
 }
 
-/// Reads a call of a model's.
-pub fn understand(name: &str, arguments: &str) -> Understood {
+/// Reads a call of a model's. `others` are the tools that are not ours.
+pub fn understand(name: &str, arguments: &str, others: &[ToolDefinition]) -> Understood {
     let is_sandbox = ToolCall::NAMES.contains(&name);
-    if !is_sandbox && !OwnCall::NAMES.contains(&name) {
-        let names: Vec<&str> = OwnCall::NAMES.iter().chain(&ToolCall::NAMES).copied().collect();
+    let is_other = others.iter().any(|tool| tool.name == name);
+    if !is_sandbox && !is_other && !OwnCall::NAMES.contains(&name) {
+        let ours = OwnCall::NAMES.iter().chain(&ToolCall::NAMES).copied();
+        let names: Vec<&str> = ours.chain(others.iter().map(|tool| tool.name.as_str())).collect();
         return Understood::Mistake(format!(
             "there is no tool named `{}`; the tools are {}",
             short(name),
@@ -58,6 +62,9 @@ pub fn understand(name: &str, arguments: &str) -> Understood {
     let Some(fields) = value.as_object_mut() else {
         return Understood::Mistake(format!("the arguments of `{name}` must be one JSON object"));
     };
+    if is_other {
+        return Understood::Other(value);
+    }
     // Models write null for what they leave out.
     fields.retain(|_, value| !value.is_null());
     fields.insert("tool".into(), name.into());
@@ -103,6 +110,9 @@ mod tests {
 
     #[test]
     fn calls_are_understood_or_the_mistake_is_named() {
+        let name = "mcp__a__b".to_owned();
+        let description = String::new();
+        let others = [ToolDefinition { name, description, parameters: Value::Null }];
         for (name, arguments, part) in [
             ("shell", r#"{"command":"ls","cwd":null}"#, "Sandbox(Shell"),
             ("list_files", "", "Sandbox(ListFiles"),
@@ -112,8 +122,10 @@ mod tests {
             ("shell", "[1]", "one JSON object"),
             ("shell", "{}", "missing field `command`"),
             ("shell", r#"{"command":"ls","x":1}"#, "unknown field `x`"),
+            ("mcp__a__b", r#"{"x":null}"#, "Other(Object {\"x\": Null})"),
+            ("mcp__a__b", "[]", "one JSON object"),
         ] {
-            let understood = format!("{:?}", understand(name, arguments));
+            let understood = format!("{:?}", understand(name, arguments, &others));
             assert!(understood.contains(part), "{name} {arguments}: {understood}");
         }
     }

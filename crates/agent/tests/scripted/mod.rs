@@ -23,6 +23,8 @@ pub(crate) enum Reply {
     /// A whole answer that the rest of the script waits for: it is given when [`Scripted::go_on`]
     /// is called.
     SayLater(Said),
+    /// A whole answer whose second half waits until [`Scripted::go_on`] is called.
+    SayInHalves(Said),
     /// An error with a status and a body, and perhaps a header.
     Fail { status: u16, body: String, header: Option<(&'static str, &'static str)> },
     /// An answer that breaks off in the middle.
@@ -169,7 +171,11 @@ impl Scripted {
             Some(reply) => {
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n").await?;
                 let events = wire_formats::events(&path, &reply);
-                for event in events {
+                let half = events.len() / 2;
+                for (at, event) in events.into_iter().enumerate() {
+                    if at == half && matches!(reply, Reply::SayInHalves(_)) {
+                        self.0.go_on.notified().await;
+                    }
                     // One event in two chunks, as networks do.
                     for piece in event.as_bytes().chunks(event.len().div_ceil(2).max(1)) {
                         stream.write_all(format!("{:x}\r\n", piece.len()).as_bytes()).await?;

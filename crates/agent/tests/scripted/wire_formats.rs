@@ -14,7 +14,7 @@ pub(super) fn events(path: &str, reply: &Reply) -> Vec<String> {
         messages
     };
     match reply {
-        Reply::Say(said) | Reply::SayLater(said) => format(said),
+        Reply::Say(said) | Reply::SayLater(said) | Reply::SayInHalves(said) => format(said),
         Reply::Cut(said) => {
             let mut events = format(said);
             events.truncate(events.len() / 2);
@@ -109,6 +109,11 @@ fn responses(said: &Said) -> Vec<String> {
     }
     let mut events = vec![named(json!({ "type": "response.created", "response": {} }))];
     for (index, item) in items.iter().enumerate() {
+        for piece in fragments(item["content"][0]["text"].as_str().unwrap_or_default()) {
+            events.push(named(json!({
+                "type": "response.output_text.delta", "output_index": index, "delta": piece,
+            })));
+        }
         for piece in fragments(item["arguments"].as_str().unwrap_or_default()) {
             events.push(named(json!({
                 "type": "response.function_call_arguments.delta", "output_index": index, "delta": piece,

@@ -1,5 +1,6 @@
 //! One file for each command. Each returns how it ended; errors are for people.
 
+mod approve;
 mod doctor;
 mod doctor_sandbox;
 mod download;
@@ -7,6 +8,8 @@ mod image;
 mod interruption;
 mod jobs;
 mod logs;
+mod mcp;
+mod memory;
 mod network;
 mod run;
 mod serve;
@@ -63,6 +66,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
         Command::Network(network) => network::change(&network, format).await,
         Command::Download(download) => download::download(&download, format).await,
         Command::Jobs(jobs) => jobs::list(&jobs, format).await,
+        Command::Approve(approve) => approve::approve(&approve, format).await,
+        Command::Memory(memory) => memory::memory(&memory, format).await,
+        Command::Mcp(flags) => mcp::serve(&config, &flags).await,
         Command::Image(image) => image::image(&config, image, format).await,
         Command::Verify(verify) => verify::verify(&config, &verify, format).await,
         Command::Doctor(crate::cli::Doctor { sandbox: true, images }) => {

@@ -50,7 +50,7 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     run_folder::sweep(&sandboxes).await;
     let installation =
         Installation::open(data.path(), &images, network, models, &sandboxes).await?;
-    let installation = installation.without_successor();
+    let installation = installation.without_successor().with_mcp(config.mcp()?);
     let request = JobRequest::from_json(&body)?;
     let spec = request.into_spec(&config.offer(installation.models.offer())?)?;
     installation.backends.choose(spec.isolation).await?;
@@ -148,7 +148,7 @@ async fn follow(
     }
 }
 
-async fn save_result(
+pub(super) async fn save_result(
     installation: &Installation,
     job: JobId,
     output: &Path,

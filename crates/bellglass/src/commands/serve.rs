@@ -40,6 +40,7 @@ pub(super) async fn serve(
     let (network, models) = (config.network()?, config.models(&data)?);
     run_folder::sweep(&sandboxes).await;
     let installation = Installation::open(&data, &images, network, models, &sandboxes).await?;
+    let installation = installation.with_mcp(config.mcp()?);
     // Before anything is counted.
     let other_metrics = crate::telemetry::count()?;
     let shutdown = CancellationToken::new();
@@ -49,7 +50,11 @@ pub(super) async fn serve(
     let app = App {
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),
-        live: Arc::new(LiveFiles(installation.live.clone())),
+        live: Arc::new(LiveFiles {
+            live: installation.live.clone(),
+            store: installation.store.clone(),
+            embedder: installation.models.embedder(),
+        }),
         offer: config.offer(installation.models.offer())?,
         isolation: Arc::new(Installed(installation.backends.clone())),
         images: installation.images.clone(),

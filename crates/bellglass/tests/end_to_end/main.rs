@@ -3,6 +3,7 @@
 //! These tests need the sandbox image (`make image`, or `bellglass image build`). They wait for
 //! events and never for time to pass.
 
+mod approvals;
 mod bad_input;
 mod browsing;
 mod cancelling;
@@ -19,6 +20,8 @@ mod jobs;
 mod kernels;
 mod levels;
 mod limits;
+mod mcp;
+mod memories;
 mod network;
 mod network_changes;
 mod output;

@@ -353,3 +353,44 @@ async fn the_history_can_be_searched_and_read_again() {
     let shown = text(&model.asked()[1].body["messages"][3], "content").to_owned();
     assert!(shown.contains("read_output with step 1") && shown.len() < 40_000, "{}", shown.len());
 }
+
+#[tokio::test]
+async fn a_models_words_are_heard_while_it_speaks() {
+    for wire in ["chat", "responses", "messages"] {
+        let words = "one two three four five six seven eight ".repeat(8);
+        let said = Said { text: words.clone(), ..Said::finish("ok") };
+        let model = Scripted::start([Reply::SayInHalves(said)]).await;
+        let config = format!("[model]\nbase_url = \"{}\"\nwire = \"{wire}\"\n", model.base_url());
+        let server = TestServer::with(Options { config: config.leak(), ..Options::default() });
+        let id = server.submit(&json!({ "task": "Speak." })).await;
+        let heard = server.wait_for(&id, "model.said").await;
+        assert!(words.starts_with(text(&heard, "text")), "{wire}: {heard}");
+        // It is still speaking, so nobody has the whole of it.
+        assert!(!server.log(&id).await.contains("model.answered"), "{wire}");
+        model.go_on();
+        assert_eq!(server.wait_for_end(&id).await["status"], "completed", "{wire}");
+    }
+}
+
+#[tokio::test]
+async fn the_context_can_be_looked_at_as_it_is_and_as_it_was() {
+    let wait = "echo first words; until [ -e go ]; do sleep 0.02; done";
+    let model = Scripted::start([shell("echo early"), shell(wait), finish()]).await;
+    let server = server_with(&model, "");
+    let id = server.submit(&json!({ "task": "Look at me." })).await;
+    let early = server.wait_for_step(&id, "step.finished", 1).await;
+    server.wait_for_step(&id, "step.output", 2).await;
+    let now = server.json(&format!("/jobs/{id}/context")).await.to_string();
+    assert!(now.contains("Look at me.") && now.contains("early") && now.contains("first words"));
+    let then = format!("/jobs/{id}/context?at={}", early["seq"]);
+    let then = server.json(&then).await.to_string();
+    assert!(then.contains("early") && !then.contains("first words"), "{then}");
+    server.let_go(&id).await;
+    let ended = server.wait_for_end(&id).await;
+    assert_eq!(ended["status"], "completed");
+    let mut result = server.archive(&id).await;
+    let packed: Value =
+        serde_json::from_str(&archive::text(&mut result, "context/current.json")).unwrap();
+    assert_eq!(server.json(&format!("/jobs/{id}/context")).await, packed);
+    assert_eq!(model.left(), 0);
+}

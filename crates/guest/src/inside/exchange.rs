@@ -17,7 +17,7 @@ use super::Guest;
 use super::calls::{Admission, Call};
 use super::failure::failure;
 use super::follow::follow;
-use super::{desktop, kernel, tools, transfer};
+use super::{desktop, kernel, service, tools, transfer};
 
 pub(super) type Wire = Framed<MuxStream, FrameCodec>;
 
@@ -82,6 +82,9 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         Request::DeleteFile { path } => transfer::delete_file(guest, wire, path).await,
         Request::ListFolder { path } => transfer::list_folder(guest, wire, path).await,
         Request::Pack => transfer::pack(guest, wire).await,
+        Request::StartService { command, environment } => {
+            service::run(guest, wire, command, environment).await
+        }
         Request::OpenWayOut { equipment } => {
             let opened = guest.way_out.open(guest.latest_wire.subscribe(), equipment).await;
             answer(wire, ok_or(opened)).await

@@ -81,6 +81,21 @@ pub(super) fn typescript(guest: &Guest, call: &Code) -> Result<Prepared, ToolErr
     Ok(Prepared { command, _source: None })
 }
 
+/// A program by its name, as a shell would find it, in the workspace.
+pub(super) fn program(
+    guest: &Guest,
+    command: &[String],
+    more: &BTreeMap<String, String>,
+) -> Result<Command, ToolError> {
+    let shell = find("bash")?;
+    let mut arguments: Vec<OsString> =
+        ["bash", "-c", "exec \"$@\"", "bash"].map(OsString::from).into();
+    arguments.extend(command.iter().map(OsString::from));
+    let folder = guest.workspace.path().to_path_buf();
+    let environment = environment(guest, &folder, more)?;
+    Ok(Command { program: shell, arguments, environment, folder, input: None })
+}
+
 /// Everything that a tool process finds in its environment. Nothing comes from outside.
 pub(super) fn environment(
     guest: &Guest,

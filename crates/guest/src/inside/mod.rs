@@ -31,6 +31,7 @@ mod reaper;
 mod relay;
 mod run_process;
 mod seccomp;
+mod service;
 mod step_by_step;
 mod supervisor;
 mod terminal;

@@ -40,8 +40,23 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn start(command: &Command, confinement: &Confinement) -> Result<Self, ToolError> {
+        let stdin = match &command.input {
+            Some(bytes) => input_with(bytes),
+            None => nothing(),
+        };
+        let stdin = stdin
+            .map_err(|error| failure("cannot_start", format!("no input can be made: {error}")))?;
+        Self::start_with(stdin, command, confinement)
+    }
+
+    /// Starts a program that reads from this descriptor.
+    pub(super) fn start_with(
+        stdin: OwnedFd,
+        command: &Command,
+        confinement: &Confinement,
+    ) -> Result<Self, ToolError> {
         let texts = Texts::of(command)?;
-        Self::fork(&texts, command, confinement)
+        Self::fork(&texts, &stdin, confinement)
             .map_err(|error| failure("cannot_start", format!("no process can be made: {error}")))
     }
 
@@ -57,16 +72,7 @@ impl Process {
             .map_err(|error| failure("cannot_start", format!("no process can be made: {error}")))
     }
 
-    fn fork(texts: &Texts, command: &Command, confinement: &Confinement) -> io::Result<Self> {
-        let stdin = match &command.input {
-            Some(bytes) => input_with(bytes)?,
-            None => rustix::fs::openat(
-                CWD,
-                "/dev/null",
-                OFlags::RDONLY | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?,
-        };
+    fn fork(texts: &Texts, stdin: &OwnedFd, confinement: &Confinement) -> io::Result<Self> {
         let pipe = || pipe_with(PipeFlags::CLOEXEC);
         let (stdout, child_stdout) = pipe()?;
         let (stderr, child_stderr) = pipe()?;
@@ -197,6 +203,12 @@ pub(super) fn refusal(command: &Command, stage: Stage, errno: i32) -> ToolError 
             failure("cannot_start", format!("`{program}` cannot be started ({stage:?}): {reason}"))
         }
     }
+}
+
+/// Input that is over at once.
+fn nothing() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, "/dev/null", flags, Mode::empty())?)
 }
 
 /// A file in memory: unlike a pipe, it needs nobody to feed it.

@@ -76,7 +76,8 @@ fn ending(command: &Command, report: Option<Report>, forced: Option<StepStatus>)
     ending
 }
 
-async fn kill(guest: &Guest, supervisor: &Supervisor) {
+/// Ends a program and all that it started.
+pub(super) async fn kill(guest: &Guest, supervisor: &Supervisor) {
     kill_supervised(guest, supervisor.pid()).await;
 }
 

@@ -137,7 +137,7 @@ pub(super) async fn dial(egress: &Arc<Egress>, host: &str, port: u16) -> Result<
 
 async fn try_dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, Verdict> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    if !egress.allows(bare, port) {
+    if !egress.allows_or_asks(bare, port).await {
         return Err(Verdict::RefusedByPolicy);
     }
     let settings = egress.settings();

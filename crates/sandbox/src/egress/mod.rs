@@ -19,9 +19,11 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, RwLock};
 
+use async_trait::async_trait;
 use bellglass_protocol::network::{Connection, HostRule, NetworkPolicy};
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader};
@@ -72,6 +74,16 @@ pub struct Egress {
     secrets: Vec<BoundSecret>,
     /// There only for a job that has a secret.
     interceptor: Option<Interceptor>,
+    /// Asked about hosts that the policy does not allow, where a job wants that.
+    asker: Option<Arc<dyn HostAsker>>,
+    /// What the asker allowed under this policy.
+    granted: RwLock<HashSet<(String, u16)>>,
+}
+
+/// Knows somebody who may allow a host that the policy does not.
+#[async_trait]
+pub trait HostAsker: Send + Sync {
+    async fn may_reach(&self, host: &str, port: u16) -> bool;
 }
 
 impl Egress {
@@ -88,7 +100,28 @@ impl Egress {
             resolver: Box::new(HostResolver::new()),
             secrets: Vec::new(),
             interceptor: None,
+            asker: None,
+            granted: RwLock::default(),
         }
+    }
+
+    /// Asks before a host is refused by the policy.
+    pub fn with_asker(self, asker: Arc<dyn HostAsker>) -> Self {
+        Self { asker: Some(asker), ..self }
+    }
+
+    /// Whether a host may be reached, also if that has to be asked.
+    async fn allows_or_asks(&self, host: &str, port: u16) -> bool {
+        if self.allows(host, port) {
+            return true;
+        }
+        let Some(asker) = &self.asker else { return false };
+        if !asker.may_reach(host, port).await {
+            return false;
+        }
+        let mut granted = self.granted.write().expect("no code panics while it holds this lock");
+        granted.insert((host.to_owned(), port));
+        true
     }
 
     /// Lets requests to the secrets' hosts carry them. `certificates` are the authorities that
@@ -106,6 +139,7 @@ impl Egress {
     /// Puts another policy in force. Connections that it forbids are cut.
     pub fn set_policy(&self, policy: NetworkPolicy) {
         *self.policy.write().expect("no code panics while it holds this lock") = policy;
+        self.granted.write().expect("no code panics while it holds this lock").clear();
         self.cut_what_is_forbidden();
     }
 
@@ -121,7 +155,9 @@ impl Egress {
 
     fn allows(&self, host: &str, port: u16) -> bool {
         let policy = self.policy.read().expect("no code panics while it holds this lock");
+        let granted = self.granted.read().expect("no code panics while it holds this lock");
         policy.allows(host, port, &self.settings().registries)
+            || granted.contains(&(host.to_owned(), port))
     }
 
     fn settings(&self) -> Arc<EgressSettings> {

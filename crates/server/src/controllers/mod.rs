@@ -2,9 +2,12 @@
 
 pub(crate) mod cancel;
 pub(crate) mod changes;
+pub(crate) mod context;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod jobs;
+pub(crate) mod mcp;
+pub(crate) mod memories;
 pub(crate) mod memory;
 pub(crate) mod network;
 pub(crate) mod offer;

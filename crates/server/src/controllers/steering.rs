@@ -2,8 +2,9 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::HeaderMap;
+use bellglass_protocol::approval::Decision;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::Work;
 use bellglass_protocol::request::RequestError;
@@ -14,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::schedule::must_be_json;
 use crate::SharedServer;
-use crate::extract::{JobPath, read_body};
+use crate::extract::{JobPath, parse_job_id, read_body};
 use crate::links;
 use crate::problem::{ApiError, Problem};
 
@@ -110,10 +111,67 @@ pub(crate) async fn message(
     if text.trim().is_empty() || text.len() > LONGEST {
         return Err(invalid("`text` must not be empty, nor longer than 256 KiB".into()).into());
     }
-    if let Work::Steps(_) = server.app.store.job(job).await?.spec.work {
-        return Err(invalid("a job with `steps` has no model that could hear it".into()).into());
+    if !matches!(server.app.store.job(job).await?.spec.work, Work::Task(_)) {
+        return Err(invalid("only a `task` has a model that could hear it".into()).into());
     }
     steer(&server, job, Steering::Message(text)).await
+}
+
+/// What the user decides.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewDecision {
+    decision: Decision,
+    /// What the model is told about a refusal.
+    words: Option<String>,
+}
+
+/// Allow or refuse what a job waits for
+///
+/// The ids of what waits stand in `approvals` of the job and in the events `approval.requested`.
+#[utoipa::path(
+    post, path = "/jobs/{id}/approvals/{approval}", operation_id = "decide_approval", tag = "jobs",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("approval" = String, Path, description = "What waits"),
+    ),
+    request_body(content = NewDecision, content_type = "application/json"),
+    responses(
+        (status = 200, description = "The decision is recorded.", body = Steered),
+        (status = 400, description = "Not a job id, or the body is not JSON.", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such job, or nothing of this name waits.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The job has ended.", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "The body is too large.", body = Problem, content_type = "application/problem+json"),
+        (status = 415, description = "The body is not declared as JSON.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "There is no such decision.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn decide(
+    State(server): State<SharedServer>,
+    Path((job, approval)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Steered>, ApiError> {
+    let job = parse_job_id(&job)?;
+    must_be_json(&headers)?;
+    let body = read_body(&headers, body, server.app.settings.body_limit).await?;
+    let value: serde_json::Value = serde_json::from_slice(&body)
+        .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
+    let invalid =
+        |message: String| RequestError::InvalidField { pointer: "decision".into(), message };
+    let NewDecision { decision, words } =
+        serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
+    if words.as_ref().is_some_and(|words| words.len() > LONGEST) {
+        return Err(invalid("`words` must not be longer than 256 KiB".into()).into());
+    }
+    let view = server.app.store.job(job).await?;
+    if view.status.is_terminal() {
+        return Err(ApiError::JobOver);
+    }
+    if !view.approvals.iter().any(|waiting| waiting.id == approval) {
+        return Err(ApiError::ApprovalNotFound);
+    }
+    steer(&server, job, Steering::Decide { id: approval, decision, words }).await
 }
 
 const LONGEST: usize = 256 << 10;

@@ -16,10 +16,12 @@ use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::request::Offer;
 use bellglass_protocol::step::ToolError;
+use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{Entry, EntryKind};
+use bellglass_server::mcp::{ToolAnswer, ToolListing};
 use bellglass_server::{App, Images, Isolation, LiveContent, LiveError, LiveJobs, ServerSettings};
 use bellglass_store::artifacts::{ArtifactKey, Artifacts};
-use bellglass_store::{JobFilter, SqliteStore, Store};
+use bellglass_store::{JobFilter, SqliteStore, Store, StoreError};
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use serde_json::Value;
 use tower::ServiceExt as _;
@@ -278,5 +280,29 @@ impl LiveJobs for MapOfFiles {
         let mut jobs = self.0.lock().unwrap();
         let files = jobs.get_mut(&job).ok_or(LiveError::NotRunning)?;
         files.remove(path).map(drop).ok_or_else(|| refuse("not_found", "it is not there"))
+    }
+
+    fn tools(&self) -> Vec<ToolListing> {
+        let (name, description) = ("list_files".into(), "Lists.".into());
+        vec![ToolListing { name, description, schema: serde_json::json!({ "type": "object" }) }]
+    }
+
+    async fn use_tool(&self, job: JobId, _: &str, _: ToolCall) -> Result<ToolAnswer, LiveError> {
+        let jobs = self.0.lock().unwrap();
+        let files = jobs.get(&job).ok_or(LiveError::NotRunning)?;
+        let text = files.keys().cloned().collect::<Vec<_>>().join("\n");
+        Ok(ToolAnswer { text, failed: false })
+    }
+
+    async fn context(&self, _: JobId, at: Option<u64>) -> Result<Value, StoreError> {
+        Ok(serde_json::json!({ "at": at }))
+    }
+
+    fn fit_to_remember(&self, text: &str) -> String {
+        text.trim().to_owned()
+    }
+
+    async fn meaning(&self, _: &str) -> Option<Vec<f32>> {
+        None
     }
 }

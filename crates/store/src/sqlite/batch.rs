@@ -9,7 +9,7 @@ use sqlx::SqliteConnection;
 
 use super::draft::Draft;
 use super::operation::Operation;
-use super::rows;
+use super::{memories, rows};
 use crate::index::now;
 use crate::{Change, StoreError, rules};
 
@@ -74,9 +74,16 @@ async fn decide_and_write(
 
     // Leases are released and jobs are claimed last: they look at all jobs, as they now stand.
     for operation in operations.iter_mut() {
-        if let Operation::Release(pending) = operation {
-            rows::release(connection, &pending.request).await?;
-            pending.answer = Some(Ok(()));
+        match operation {
+            Operation::Release(pending) => {
+                rows::release(connection, &pending.request).await?;
+                pending.answer = Some(Ok(()));
+            }
+            Operation::Memory(pending) => {
+                let changed = memories::change(connection, &pending.request, now).await?;
+                pending.answer = Some(Ok(changed));
+            }
+            _ => {}
         }
     }
     claim(connection, &mut draft, operations, now).await?;
@@ -129,6 +136,7 @@ fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
             Operation::Schedule(_)
             | Operation::Release(_)
             | Operation::Claim(_)
+            | Operation::Memory(_)
             | Operation::Close(_) => {}
         }
     }
@@ -163,6 +171,9 @@ mod tests {
             model: None,
             budget: Budget::default(),
             plan: Default::default(),
+            mcp: Default::default(),
+            approve: Vec::new(),
+            project: None,
         };
         let (row, scheduled) = IndexRow::accept(spec, now());
         Operation::Schedule(Pending::new(Box::new(NewJob { row, line: scheduled.line })).0)

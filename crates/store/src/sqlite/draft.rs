@@ -102,7 +102,10 @@ impl Draft {
                 }
                 pending.answer = Some(Ok(lost));
             }
-            Operation::Release(_) | Operation::Claim(_) | Operation::Close(_) => {}
+            Operation::Release(_)
+            | Operation::Claim(_)
+            | Operation::Memory(_)
+            | Operation::Close(_) => {}
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod batch;
 mod draft;
+mod memories;
 mod open;
 mod operation;
 mod reads;
@@ -24,9 +25,11 @@ use bellglass_protocol::view::{JobStatus, JobView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::index::{IndexRow, now};
+use crate::memory::{Memory, MemoryQuery, NewMemory};
 use crate::{
     Change, ClaimedJob, JobFilter, JobOutline, JobPage, LogEnd, Steering, Store, StoreError,
 };
+use memories::MemoryChange;
 use operation::{Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer};
 
 /// How many changes a listener may lie behind before it has to look at the log again.
@@ -181,6 +184,27 @@ impl Store for SqliteStore {
         reads::jobs(readers, filter).await
     }
 
+    async fn add_memory(&self, new: NewMemory) -> Result<Option<Memory>, StoreError> {
+        self.ask(Operation::Memory, MemoryChange::Add(new)).await
+    }
+
+    async fn edit_memory(
+        &self,
+        id: i64,
+        text: String,
+        vector: Option<Vec<f32>>,
+    ) -> Result<Option<Memory>, StoreError> {
+        self.ask(Operation::Memory, MemoryChange::Edit { id, text, vector }).await
+    }
+
+    async fn delete_memory(&self, id: i64) -> Result<Option<Memory>, StoreError> {
+        self.ask(Operation::Memory, MemoryChange::Delete { id }).await
+    }
+
+    async fn memories(&self, query: &MemoryQuery) -> Result<Vec<Memory>, StoreError> {
+        memories::find(&self.readers.long, query).await
+    }
+
     async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, StoreError> {
         reads::count_by_status(&self.readers.short).await
     }
@@ -232,6 +256,9 @@ mod tests {
             model: None,
             budget: Default::default(),
             plan: Default::default(),
+            mcp: Default::default(),
+            approve: Vec::new(),
+            project: None,
         }
     }
 

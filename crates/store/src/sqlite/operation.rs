@@ -9,7 +9,9 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
+use super::memories::MemoryChange;
 use crate::index::IndexRow;
+use crate::memory::Memory;
 use crate::{Steering, StoreError};
 
 /// One thing for the writer to do.
@@ -23,6 +25,7 @@ pub(super) enum Operation {
     Renew(Pending<Renew, Vec<JobId>>),
     Release(Pending<WorkerId, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
+    Memory(Pending<MemoryChange, Option<Memory>>),
     /// Ends the writer. Answered when the file is free.
     Close(oneshot::Sender<()>),
 }
@@ -116,6 +119,7 @@ impl Operation {
             Self::Renew(pending) => pending.deliver(),
             Self::Release(pending) => pending.deliver(),
             Self::Claim(pending) => pending.deliver(),
+            Self::Memory(pending) => pending.deliver(),
             Self::Close(_) => {}
         }
     }
@@ -131,6 +135,7 @@ impl Operation {
             Self::Renew(pending) => pending.answer = Some(Err(error)),
             Self::Release(pending) => pending.answer = Some(Err(error)),
             Self::Claim(pending) => pending.answer = Some(Err(error)),
+            Self::Memory(pending) => pending.answer = Some(Err(error)),
             Self::Close(_) => {}
         }
     }

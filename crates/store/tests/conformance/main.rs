@@ -8,6 +8,7 @@ mod claiming;
 mod leases;
 mod listing;
 mod log;
+mod memories;
 mod network;
 mod steering;
 
@@ -49,6 +50,7 @@ macro_rules! for_every_behaviour {
             cancelling::an_ended_job_stays_as_it_is,
             cancelling::a_cancelled_job_without_holder_is_still_claimed,
             cancelling::an_unknown_job_is_not_found,
+            memories::memories_are_kept_found_and_forgotten,
             steering::a_paused_job_stays_paused_in_other_hands,
             steering::wishes_that_cannot_be_are_refused,
             log::pages_are_exact_and_the_chain_holds,

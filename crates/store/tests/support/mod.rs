@@ -31,6 +31,9 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         model: None,
         budget: Budget::default(),
         plan: Default::default(),
+        mcp: Default::default(),
+        approve: Vec::new(),
+        project: None,
     }
 }
 

@@ -1,0 +1,115 @@
+//! Memories across jobs: what is kept, what may be asked, and how two ways of looking are put together.
+
+use std::collections::HashMap;
+
+use bellglass_protocol::id::JobId;
+use jiff::Timestamp;
+
+/// Something worth knowing in later tasks of a project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    pub id: i64,
+    pub project: String,
+    pub text: String,
+    /// The job that left it; none if somebody wrote it by hand.
+    pub job: Option<JobId>,
+    pub at: Timestamp,
+}
+
+/// A memory that is to be kept.
+#[derive(Clone, Debug)]
+pub struct NewMemory {
+    pub project: String,
+    pub text: String,
+    pub job: Option<JobId>,
+    /// Where it lies for those who look by meaning.
+    pub vector: Option<Vec<f32>>,
+}
+
+/// Which memories to find.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryQuery {
+    /// Of this project only.
+    pub project: Option<String>,
+    /// The best for these words come first; without them the newest.
+    pub words: Option<String>,
+    /// The best for this meaning come first too.
+    pub vector: Option<Vec<f32>>,
+    pub limit: u32,
+}
+
+/// Puts two orders of the same things together: what is high in both comes first.
+///
+/// Each place counts the inverse of its number, moved so that the first places do not drown all
+/// others (reciprocal rank fusion).
+pub(crate) fn fused(by_words: &[i64], by_meaning: &[i64]) -> Vec<i64> {
+    const MOVED: f64 = 60.0;
+    let mut scores: HashMap<i64, f64> = HashMap::new();
+    for order in [by_words, by_meaning] {
+        for (place, id) in order.iter().enumerate() {
+            *scores.entry(*id).or_default() += 1.0 / (MOVED + place as f64);
+        }
+    }
+    let mut ids: Vec<(i64, f64)> = scores.into_iter().collect();
+    ids.sort_by(|one, other| other.1.total_cmp(&one.1).then(other.0.cmp(&one.0)));
+    ids.into_iter().map(|(id, _)| id).collect()
+}
+
+/// How near two meanings are, from -1 to 1; nothing for vectors that cannot be compared.
+pub(crate) fn nearness(one: &[f32], other: &[f32]) -> Option<f32> {
+    let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let lengths = length(one) * length(other);
+    if one.len() != other.len() || lengths.is_nan() || lengths <= 0.0 {
+        return None;
+    }
+    Some(one.iter().zip(other).map(|(x, y)| x * y).sum::<f32>() / lengths)
+}
+
+/// A query of FTS5 that finds texts with any of the words. Whatever is in it, it is no syntax.
+pub(crate) fn any_of(words: &str) -> Option<String> {
+    let words: Vec<String> = words
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| word.chars().count() > 1)
+        .take(64)
+        .map(|word| format!("\"{word}\""))
+        .collect();
+    (!words.is_empty()).then(|| words.join(" OR "))
+}
+
+pub(crate) fn vector_bytes(vector: &[f32]) -> Vec<u8> {
+    vector.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+pub(crate) fn vector_of(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_high_in_both_orders_comes_first() {
+        assert_eq!(fused(&[1, 2, 3], &[2, 4]), [2, 1, 4, 3]);
+        assert_eq!(fused(&[], &[5, 6]), [5, 6]);
+    }
+
+    #[test]
+    fn words_are_never_syntax() {
+        assert_eq!(
+            any_of("a NEAR(x y) \"drop* OR").as_deref(),
+            Some("\"NEAR\" OR \"drop\" OR \"OR\"")
+        );
+        assert_eq!(any_of("?! -"), None);
+    }
+
+    #[test]
+    fn vectors_are_compared_only_where_that_makes_sense() {
+        assert_eq!(nearness(&[1.0, 0.0], &[2.0, 0.0]), Some(1.0));
+        assert_eq!(nearness(&[1.0, 0.0], &[0.0, 3.0]), Some(0.0));
+        assert_eq!(nearness(&[1.0], &[1.0, 0.0]), None);
+        assert_eq!(nearness(&[0.0], &[0.0]), None);
+        let vector = vec![0.5, -3.25];
+        assert_eq!(vector_of(&vector_bytes(&vector)), vector);
+    }
+}

@@ -1,0 +1,163 @@
+//! Memories in SQLite: their words in FTS5, their meanings compared one by one.
+
+use std::collections::HashMap;
+
+use bellglass_protocol::id::JobId;
+use jiff::Timestamp;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection, SqlitePool};
+
+use crate::StoreError;
+use crate::memory::{
+    Memory, MemoryQuery, NewMemory, any_of, fused, nearness, vector_bytes, vector_of,
+};
+
+/// What may happen to memories. The answer is the memory as it then is; nothing if there is none, or
+/// none was added because the same text is kept already.
+#[derive(Debug)]
+pub(super) enum MemoryChange {
+    Add(NewMemory),
+    Edit { id: i64, text: String, vector: Option<Vec<f32>> },
+    Delete { id: i64 },
+}
+
+/// Memories that are compared by meaning. A project has a few hundred.
+const MOST_COMPARED: u32 = 20_000;
+
+const COLUMNS: &str = "id, project, text, job_id, at";
+
+pub(super) async fn change(
+    connection: &mut SqliteConnection,
+    change: &MemoryChange,
+    now: Timestamp,
+) -> Result<Option<Memory>, StoreError> {
+    let query = match change {
+        MemoryChange::Add(new) => sqlx::query(
+            "INSERT INTO memories (project, text, job_id, at, vector) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT DO NOTHING RETURNING id, project, text, job_id, at",
+        )
+        .bind(&new.project)
+        .bind(&new.text)
+        .bind(new.job.map(|job| job.to_string()))
+        .bind(now.as_microsecond())
+        .bind(new.vector.as_deref().map(vector_bytes)),
+        // A text that is kept already under another number is one memory then.
+        MemoryChange::Edit { id, text, vector } => {
+            sqlx::query(
+                "DELETE FROM memories WHERE text = $2 AND id <> $1
+                 AND project = (SELECT project FROM memories WHERE id = $1)",
+            )
+            .bind(id)
+            .bind(text)
+            .execute(&mut *connection)
+            .await?;
+            sqlx::query(
+                "UPDATE memories SET text = $2, at = $3, vector = $4 WHERE id = $1
+                 RETURNING id, project, text, job_id, at",
+            )
+            .bind(id)
+            .bind(text)
+            .bind(now.as_microsecond())
+            .bind(vector.as_deref().map(vector_bytes))
+        }
+        MemoryChange::Delete { id } => sqlx::query(
+            "DELETE FROM memories WHERE id = $1 RETURNING id, project, text, job_id, at",
+        )
+        .bind(id),
+    };
+    let row = query.fetch_optional(connection).await?;
+    row.as_ref().map(memory).transpose()
+}
+
+pub(super) async fn find(
+    readers: &SqlitePool,
+    query: &MemoryQuery,
+) -> Result<Vec<Memory>, StoreError> {
+    let words = query.words.as_deref();
+    if words.is_none() && query.vector.is_none() {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {COLUMNS} FROM memories WHERE $1 IS NULL OR project = $1 ORDER BY id DESC LIMIT $2"
+        )))
+        .bind(&query.project)
+        .bind(query.limit)
+        .fetch_all(readers)
+        .await?;
+        return rows.iter().map(memory).collect();
+    }
+    let by_words = match words.and_then(any_of) {
+        Some(words) => by_words(readers, query, &words).await?,
+        None => Vec::new(),
+    };
+    let by_meaning = match &query.vector {
+        Some(vector) => by_meaning(readers, query, vector).await?,
+        None => Vec::new(),
+    };
+    let mut ids = fused(&by_words, &by_meaning);
+    ids.truncate(query.limit as usize);
+    let list = serde_json::to_string(&ids).unwrap_or_default();
+    let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+        "SELECT {COLUMNS} FROM memories WHERE id IN (SELECT value FROM json_each($1))"
+    )))
+    .bind(list)
+    .fetch_all(readers)
+    .await?;
+    let found = rows.iter().map(memory).collect::<Result<Vec<_>, _>>()?;
+    let mut found: HashMap<i64, Memory> =
+        found.into_iter().map(|memory| (memory.id, memory)).collect();
+    Ok(ids.into_iter().filter_map(|id| found.remove(&id)).collect())
+}
+
+async fn by_words(
+    readers: &SqlitePool,
+    query: &MemoryQuery,
+    words: &str,
+) -> Result<Vec<i64>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT memories.id FROM memory_words JOIN memories ON memories.id = memory_words.rowid
+         WHERE memory_words MATCH $1 AND ($2 IS NULL OR project = $2)
+         ORDER BY bm25(memory_words), memories.id DESC LIMIT $3",
+    )
+    .bind(words)
+    .bind(&query.project)
+    .bind(query.limit.saturating_mul(4))
+    .fetch_all(readers)
+    .await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+async fn by_meaning(
+    readers: &SqlitePool,
+    query: &MemoryQuery,
+    vector: &[f32],
+) -> Result<Vec<i64>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT id, vector FROM memories
+         WHERE vector IS NOT NULL AND ($1 IS NULL OR project = $1) ORDER BY id DESC LIMIT $2",
+    )
+    .bind(&query.project)
+    .bind(MOST_COMPARED)
+    .fetch_all(readers)
+    .await?;
+    let mut near = Vec::new();
+    for row in &rows {
+        let bytes: Vec<u8> = row.try_get(1)?;
+        if let Some(nearness) = nearness(vector, &vector_of(&bytes)) {
+            near.push((row.try_get::<i64, _>(0)?, nearness));
+        }
+    }
+    near.sort_by(|one, other| other.1.total_cmp(&one.1));
+    near.truncate(query.limit.saturating_mul(4) as usize);
+    Ok(near.into_iter().map(|(id, _)| id).collect())
+}
+
+fn memory(row: &SqliteRow) -> Result<Memory, StoreError> {
+    let job: Option<String> = row.try_get("job_id")?;
+    let at: i64 = row.try_get("at")?;
+    Ok(Memory {
+        id: row.try_get("id")?,
+        project: row.try_get("project")?,
+        text: row.try_get("text")?,
+        job: job.and_then(|job| job.parse::<JobId>().ok()),
+        at: Timestamp::from_microsecond(at).unwrap_or_default(),
+    })
+}
