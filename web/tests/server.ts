@@ -97,6 +97,16 @@ export class Server {
     return (await this.call("GET", `/jobs/${id}`)) as Job;
   }
 
+  /** Puts a file into a workspace; a server that was just started may have to find the sandbox first. */
+  async put(id: string, path: string): Promise<void> {
+    for (;;) {
+      const response = await fetch(`${this.url}/jobs/${id}/files/${path}`, { method: "PUT", body: "x" });
+      if (response.ok) return;
+      if (!response.headers.has("retry-after")) throw new Error(`${response.status} ${await response.text()}`);
+      await new Promise((next) => setTimeout(next, 100));
+    }
+  }
+
   /** Waits for a job's last event. */
   async ended(id: string): Promise<Job> {
     const token = this.env["BELLGLASS_TOKEN"];

@@ -90,6 +90,8 @@ export interface JobView {
   plan: PlanStep[];
   /** What a model asked, as long as nobody has answered. */
   question: string | undefined;
+  /** What a model has said of an answer that is not whole yet. */
+  saying: string;
   /** What the model did so far comes to. */
   tokens: number;
   cost: number;
@@ -120,6 +122,7 @@ export function begin(event: JobEvent): JobView | undefined {
     destinations: [],
     plan: [],
     question: undefined,
+    saying: "",
     tokens: 0,
     cost: 0,
   };
@@ -170,11 +173,16 @@ export function apply(view: JobView, event: JobEvent): void {
       view.network = event.network;
       view.moments.push({ ...base, kind: "network", network: event.network, by: event.by });
       return;
+    case "model.said":
+      view.saying = event.text;
+      return;
     case "model.answered":
+      view.saying = "";
       addUsage(view, event.answer.usage, event.answer.cost_usd);
       view.moments.push({ ...base, kind: "said", answer: event.answer });
       return;
     case "model.failed":
+      view.saying = "";
       view.moments.push({ ...base, kind: "trouble", model: event.model, error: event.error, again: event.retry_in_ms != null });
       return;
     case "tool.answered":
@@ -310,8 +318,8 @@ function addConnection(
 }
 
 /** A newer server tells of things that this page has no picture for: they are shown as they are. */
-function addUnknown(view: JobView, event: never, base: Base): void {
-  const { seq: _seq, at: _at, job: _job, prev: _prev, hash: _hash, ...rest } = event as Record<string, unknown>;
+function addUnknown(view: JobView, event: JobEvent, base: Base): void {
+  const { seq: _seq, at: _at, job: _job, prev: _prev, hash: _hash, ...rest } = event as unknown as Record<string, unknown>;
   const { type: name, ...fields } = rest;
   const type = String(name);
   view.moments.push({ ...base, kind: "other", type, fields });
@@ -321,6 +329,7 @@ function addUnknown(view: JobView, event: never, base: Base): void {
 export function titleOf(spec: JobSpec): string {
   if (spec.name) return spec.name;
   if ("task" in spec) return spec.task;
+  if (!("steps" in spec)) return "A session";
   const first = (spec.steps as AnyCall[])[0];
   if (!first) return "A job without steps";
   const words = first["command"] ?? first["code"] ?? first["path"];

@@ -78,7 +78,7 @@ test("the newest is kept in sight until somebody scrolls up", async ({ page, ser
   await expect(page.locator("[data-output='8']")).toContainText("tick");
   await expect(page.locator("[data-step='8']")).toBeInViewport();
   await story.evaluate((element) => element.scrollTo(0, 100));
-  await fetch(`${server.url}/jobs/${id}/files/enough.txt`, { method: "PUT", body: "x" });
+  await server.put(id, "enough.txt");
   await expect(header(page)).toContainText("Completed");
   await expect(page.locator("[data-step='1']")).toBeInViewport();
   // A job that is over is read from its beginning.
@@ -110,7 +110,7 @@ test("a page that is loaded again in the middle misses nothing", async ({ page, 
   await expect(page.locator("[data-output='2']")).toContainText("tick 3");
   await page.reload();
   await expect(page.locator("[data-output='2']")).toContainText(/tick \d/);
-  await fetch(`${server.url}/jobs/${id}/files/enough.txt`, { method: "PUT", body: "x" });
+  await server.put(id, "enough.txt");
   await expect(header(page)).toContainText("Completed");
   await expectWholeLog(page, server, id);
 });
@@ -137,7 +137,7 @@ test("what is refused at the way out is seen, and the policy is changed while it
   await page.getByRole("button", { name: "Apply" }).click();
   await expect(page.locator("[data-policy]")).toHaveText("package registries");
   await expect(page.locator("[data-kind='network']")).toContainText("May now reach package registries");
-  await fetch(`${server.url}/jobs/${id}/files/enough.txt`, { method: "PUT", body: "x" });
+  await server.put(id, "enough.txt");
   await expect(header(page)).toContainText("Completed");
 });
 

@@ -15,7 +15,7 @@ for (const signal of ["SIGTERM", "SIGKILL"] as const) {
       await expect(header).toContainText("Reconnecting");
       await server.up();
       await expect(header).toContainText("Live");
-      await fetch(`${server.url}/jobs/${id}/files/enough.txt`, { method: "PUT", body: "x" });
+      await server.put(id, "enough.txt");
       await expect(header).toContainText("Completed");
       await expect(page.locator("[data-output='2']")).toContainText("tick 1");
       const { last_seq } = await server.job(id);

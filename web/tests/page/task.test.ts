@@ -44,7 +44,7 @@ test("a job is paused and goes on when it is resumed", async ({ page, server }) 
   await expect(page.locator("[data-output='2']")).toContainText("tick");
   await page.getByRole("button", { name: "Pause" }).click();
   await expect(page.locator("main header [data-status='paused']").first()).toBeVisible();
-  await fetch(`${server.url}/jobs/${id}/files/enough.txt`, { method: "PUT", body: "x" });
+  await server.put(id, "enough.txt");
   // What is under way is finished; the next step waits.
   await expect(page.locator("[data-step='2'] [data-status='succeeded']")).toBeVisible();
   await expect(page.locator("[data-step='3']")).toHaveCount(0);
