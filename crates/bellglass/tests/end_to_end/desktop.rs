@@ -153,8 +153,10 @@ async fn a_form_is_filled_in_chromium() {
                 window_of(chromium, "name form"),
                 still(),
                 computer("click", json!({ "x": 200, "y": 70 })),
+                still(),
                 computer("type", json!({ "text": "Ada Λόβλεϊς 艾达 🦋" })),
                 computer("click", json!({ "x": 65, "y": 140 })),
+                still(),
                 computer("type", json!({ "text": "12242026" })),
                 computer("drag", json!({ "x": 58, "y": 220, "to_x": 440, "to_y": 220 })),
                 still(),
@@ -166,16 +168,16 @@ async fn a_form_is_filled_in_chromium() {
         }))
         .await;
     assert_eq!(job["status"], "completed", "{job:#}");
-    let title = text(step(&job, 10), "stdout");
+    let title = text(step(&job, 12), "stdout");
     assert!(
         title.starts_with("sent|Ada Λόβλεϊς 艾达 🦋|2026-12-24|"),
         "{title:?} {:#}",
-        step(&job, 4)
+        step(&job, 5)
     );
     let slider = title.trim().rsplit('|').next().unwrap().split(' ').next().unwrap();
     assert!(slider.parse::<u32>().unwrap() > 80, "{title}");
-    assert_eq!(size_of_picture(&server, &job, 11).await, (640, 400));
-    assert_eq!(text(step(&job, 12), "output"), "nothing listens\n", "the desktop opens no port");
+    assert_eq!(size_of_picture(&server, &job, 13).await, (640, 400));
+    assert_eq!(text(step(&job, 14), "output"), "nothing listens\n", "the desktop opens no port");
 }
 
 #[tokio::test]
