@@ -224,6 +224,8 @@ async fn settle(session: &Session, at: &mut u64, until: Instant, call: &Call) ->
                 return Heard::Ended;
             }
             if !state.is_busy() {
+                // What there was no room for is not the next command's.
+                *at = state.log.end();
                 return Heard::Done;
             }
         }
