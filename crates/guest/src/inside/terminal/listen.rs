@@ -115,13 +115,8 @@ async fn hear(
             continue;
         }
         let is_behind = session.state().log.end() > *at;
-        if !is_behind {
-            if !busy && !ended {
-                return Heard::Done;
-            }
-            if ended && timeout(LAST_WORDS, changes.changed()).await.is_err() {
-                return Heard::Ended;
-            }
+        if !is_behind && !busy && !ended {
+            return Heard::Done;
         }
         let quiet_at = match condition {
             Condition::Quiet(time) => Some(last_output + *time),
@@ -130,6 +125,7 @@ async fn hear(
         tokio::select! {
             _ = changes.changed(), if !is_behind => {}
             _ = call.output.wait_for_room(), if is_behind => {}
+            () = sleep(LAST_WORDS), if ended && !is_behind => return Heard::Ended,
             () = &mut port_open, if port.is_some() => return Heard::Happened,
             () = sleep_until(quiet_at.unwrap_or(deadline)), if quiet_at.is_some() && !is_behind => {
                 if session.state().last_output == last_output {
