@@ -156,6 +156,7 @@ pub(crate) struct PartialLimits {
     step_time: Option<Seconds>,
     output: Option<ByteSize>,
     total_output: Option<ByteSize>,
+    checkpoints: Option<ByteSize>,
 }
 
 impl PartialLimits {
@@ -174,6 +175,7 @@ impl PartialLimits {
             step_time: self.step_time.unwrap_or(longer(day, defaults.step_time)),
             output: self.output.unwrap_or(ByteSize::gib(1).max(defaults.output)),
             total_output: self.total_output.unwrap_or(ByteSize::gib(16).max(defaults.total_output)),
+            checkpoints: self.checkpoints.unwrap_or(ByteSize::gib(16).max(defaults.checkpoints)),
         }
     }
 }
@@ -527,7 +529,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url fallback wire idle_time context_tokens reasoning recordings record embeddings command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
+                   default base_url fallback wire idle_time context_tokens reasoning recordings record embeddings command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output checkpoints";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }

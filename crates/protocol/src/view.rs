@@ -1,9 +1,14 @@
 //! A job as people see it, folded from its events. The only place where events become a status.
 
+mod kept;
+
+pub use kept::{Kept, NotKept};
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::approval::Approval;
+use crate::approval::{Approval, Wish};
+use crate::checkpoint::Changes;
 use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
@@ -122,6 +127,9 @@ pub struct JobView {
     /// How many answers of models there are, in this sandbox and at the most in any.
     #[serde(skip)]
     answers: (u32, u32),
+    /// The checkpoints of its workspace.
+    #[serde(skip)]
+    pub kept: Kept,
 }
 
 /// One step of a job.
@@ -152,6 +160,9 @@ pub struct StepView {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub started_at: Timestamp,
     pub duration_ms: Option<u64>,
+    /// What the step did to the workspace, if it did anything and that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Changes>,
 }
 
 impl JobView {
@@ -190,6 +201,7 @@ impl JobView {
             claims_without_progress: 0,
             furthest_step: 0,
             answers: (0, 0),
+            kept: Kept::begin(spec),
         })
     }
 
@@ -206,6 +218,7 @@ impl JobView {
     /// Takes in the next event.
     pub fn apply(&mut self, event: &Event) {
         self.last_seq = event.seq;
+        self.kept.take_in(&event.body, self.steps.last().map_or(0, |step| step.n));
         match &event.body {
             EventBody::Scheduled { .. } => {}
             EventBody::Claimed { generation, .. } => {
@@ -221,7 +234,14 @@ impl JobView {
                 self.started_at.get_or_insert(event.at);
             }
             EventBody::SandboxReady { report } => self.sandbox = Some((**report).clone()),
-            EventBody::SandboxLost { .. } => {
+            EventBody::SandboxLost { kept: Some(kept), .. } => {
+                self.sandbox = None;
+                self.steps.retain(|step| step.n <= *kept);
+                self.failed_steps.retain(|step| step <= kept);
+                // A connection that waited for the user is gone; a call still waits.
+                self.approvals.retain(|approval| matches!(approval.wish, Wish::Tool { .. }));
+            }
+            EventBody::SandboxLost { kept: None, .. } => {
                 // The next sandbox starts empty, so what was done in the old one is void.
                 self.steps.clear();
                 self.failed_steps.clear();
@@ -231,6 +251,11 @@ impl JobView {
                 self.summary = None;
                 self.sandbox = None;
                 self.answers.0 = 0;
+            }
+            EventBody::CheckpointStored { step, changes, .. } => {
+                if let Some(step) = self.step_mut(*step) {
+                    step.changes = Some(*changes);
+                }
             }
             EventBody::StepStarted { n, call } => {
                 // The same step is started again by a worker that took the job over.
@@ -253,6 +278,7 @@ impl JobView {
                     error: None,
                     started_at: event.at,
                     duration_ms: None,
+                    changes: None,
                 });
             }
             EventBody::StepOutput { n, stream, text } => {
@@ -284,7 +310,11 @@ impl JobView {
             | EventBody::McpConnected { .. }
             | EventBody::ModelSaid { .. }
             | EventBody::MemoryRecalled { .. }
-            | EventBody::ModelNudged { .. } => {}
+            | EventBody::ModelNudged { .. }
+            | EventBody::CheckpointSkipped { .. }
+            | EventBody::RestoreRequested { .. }
+            | EventBody::RestoreFailed { .. }
+            | EventBody::WorkspaceRestored { .. } => {}
             EventBody::MemoryKept { usage, cost_usd, .. } => {
                 if let Some(usage) = usage {
                     self.usage.get_or_insert_default().add(usage, *cost_usd);
@@ -419,6 +449,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            fork: None,
         };
         EventBody::Scheduled { spec: Box::new(spec) }
     }
@@ -461,7 +492,7 @@ mod tests {
     }
 
     fn lost() -> EventBody {
-        EventBody::SandboxLost { reason: "gone".into() }
+        EventBody::SandboxLost { reason: "gone".into(), kept: None }
     }
 
     fn folded(bodies: Vec<EventBody>, take: fn(&mut JobView, &Event)) -> JobView {

@@ -3,6 +3,7 @@
 //! The log is the truth. The `jobs` table is an index over it, written in the same transaction.
 
 pub mod artifacts;
+pub mod checkpoints;
 mod error;
 mod index;
 mod line;
@@ -153,6 +154,8 @@ pub enum Steering {
     Resume,
     /// Say this to the model.
     Message(String),
+    /// Make the workspace again what it was after this step, before anything else is done.
+    Restore { step: u32 },
     /// Allow or refuse what waits for it.
     Decide { id: String, decision: Decision, words: Option<String> },
 }

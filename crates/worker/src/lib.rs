@@ -5,6 +5,7 @@
 
 mod attachments;
 mod capture;
+mod checkpoints;
 mod clock;
 mod connection_log;
 mod ending;
@@ -18,8 +19,10 @@ mod mcp;
 mod memory;
 mod outcome;
 mod pack;
+mod past;
 mod queue;
 mod recording;
+mod resume;
 mod spool;
 mod stop;
 mod sweep;

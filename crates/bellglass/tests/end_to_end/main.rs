@@ -7,6 +7,7 @@ mod approvals;
 mod bad_input;
 mod browsing;
 mod cancelling;
+mod checkpoints;
 mod cleanup;
 mod client_commands;
 mod commands;

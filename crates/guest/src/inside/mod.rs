@@ -58,6 +58,7 @@ use browser::Browsers;
 use calls::Calls;
 use confine::Confinement;
 use desktop::Desktop;
+use files::checkpoint::Checkpoints;
 use kernel::Kernels;
 use probe::Look;
 use terminal::Sessions;
@@ -86,6 +87,7 @@ struct Guest {
     kernels: Kernels,
     desktop: Desktop,
     browsers: Browsers,
+    checkpoints: Checkpoints,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -215,6 +217,7 @@ async fn serve_job(
         kernels: Kernels::default(),
         desktop: Desktop::default(),
         browsers: Browsers::default(),
+        checkpoints: Checkpoints::default(),
     });
     loop {
         let accepted = tokio::select! {

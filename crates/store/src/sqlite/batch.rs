@@ -174,6 +174,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            fork: None,
         };
         let (row, scheduled) = IndexRow::accept(spec, now());
         Operation::Schedule(Pending::new(Box::new(NewJob { row, line: scheduled.line })).0)
