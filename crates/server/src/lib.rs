@@ -24,6 +24,8 @@ mod router;
 mod serve;
 mod session;
 mod settings;
+mod tree_archive;
+mod tree_diff;
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 
 use crate::archive;
 use crate::controllers::{
-    cancel, changes, context, events, files, jobs, mcp, memories, memory, network, offer,
-    operations, pages, result, schedule, sessions, status, steering, steps,
+    cancel, changes, checkpoints, context, events, files, forks, jobs, mcp, memories, memory,
+    network, offer, operations, pages, result, schedule, sessions, status, steering, steps,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
@@ -39,6 +39,8 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(steering::resume))
         .routes(routes!(steering::message))
         .routes(routes!(steering::decide))
+        .routes(routes!(checkpoints::restore))
+        .routes(routes!(forks::fork))
         .routes(routes!(mcp::speak))
         .routes(routes!(events::list))
         .routes(routes!(result::download))
@@ -48,6 +50,8 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(memories::change, memories::forget))
         .routes(routes!(steps::output))
         .routes(routes!(steps::attachment))
+        .routes(routes!(checkpoints::diff))
+        .routes(routes!(checkpoints::files))
         .routes(routes!(files::list))
         .routes(routes!(files::read, files::write, files::delete))
         .routes(routes!(sessions::begin, sessions::end))

@@ -124,7 +124,11 @@ async fn put_back(
     checkpoints: &mut Checkpoints<'_>,
     why: RestoreCause,
 ) -> Result<EventBody, PutBackError> {
-    let last = log.look(|view| view.steps.last().map(|step| step.n));
+    // What an interrupted step did is gone.
+    let last = log.look(|view| {
+        let mut whole = view.steps.iter().rev();
+        whole.find(|step| step.status != StepStatus::Interrupted).map(|step| step.n)
+    });
     let last = last.unwrap_or(first_step(spec) - 1);
     // The step before the first one whose files were not kept is what the newest checkpoint holds.
     let step = log.look(|view| view.kept.unkept_since().map_or(last, |unkept| unkept - 1));

@@ -14,6 +14,7 @@ mod network;
 mod run;
 mod serve;
 mod submit;
+mod time_travel;
 mod verify;
 
 use std::path::Path;
@@ -64,6 +65,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
             Ok(Exit::Success)
         }
         Command::Network(network) => network::change(&network, format).await,
+        Command::Diff(diff) => time_travel::diff(&diff, format).await,
+        Command::Fork(fork) => time_travel::fork(&fork, format).await,
+        Command::Restore(restore) => time_travel::restore(&restore, format).await,
         Command::Download(download) => download::download(&download, format).await,
         Command::Jobs(jobs) => jobs::list(&jobs, format).await,
         Command::Approve(approve) => approve::approve(&approve, format).await,

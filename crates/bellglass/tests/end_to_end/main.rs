@@ -44,6 +44,7 @@ mod support;
 mod sweeping;
 mod tasks;
 mod terminals;
+mod time_travel;
 mod tools;
 
 /// Sandboxes that no job has asked for would be in the way of tests that count.

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::request::{JobRequest, RequestError};
 use bellglass_protocol::view::JobStatus;
 use serde::Serialize;
@@ -61,6 +62,12 @@ pub(crate) async fn schedule(
         JobRequest::from_json(&body)
     };
     let spec = request.and_then(|request| request.into_spec(&app.offer)).map_err(shortened)?;
+    accept(&server, spec).await
+}
+
+/// Schedules a job that was checked, if this host can run it.
+pub(super) async fn accept(server: &SharedServer, spec: JobSpec) -> Result<Response, ApiError> {
+    let app = &server.app;
     if let Some(why) = app.isolation.lacks(spec.isolation).await {
         return Err(RequestError::NotAvailable { field: "isolation", why }.into());
     }

@@ -176,7 +176,7 @@ pub(crate) async fn decide(
 
 const LONGEST: usize = 256 << 10;
 
-async fn steer(
+pub(super) async fn steer(
     server: &SharedServer,
     job: JobId,
     wish: Steering,
