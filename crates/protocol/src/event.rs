@@ -58,6 +58,8 @@ pub enum EventBody {
         changes: Changes,
         /// Bytes that were not in an earlier checkpoint.
         bytes: u64,
+        /// How long it took, in microseconds, the flush to the disk included.
+        took_us: u64,
         /// Files that could not be kept, with the reason; at most the first ten.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left_out: Vec<String>,

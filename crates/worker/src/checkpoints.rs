@@ -9,6 +9,7 @@ mod spool;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use bellglass_protocol::checkpoint::{
     Changes, CheckpointNumber, Content, Index, Node, Tree, TreeFault,
@@ -114,6 +115,7 @@ impl<'a> Checkpoints<'a> {
         if self.limit == 0 {
             return Ok(self.skip(step, "the job's limit `checkpoints` is 0".into()));
         }
+        let begun = Instant::now();
         let number = self.next_number();
         let room = self.limit.saturating_sub(self.held);
         let gathered = gather(guest, self, number, room).await;
@@ -126,7 +128,7 @@ impl<'a> Checkpoints<'a> {
             Err(GatherError::Guest(error)) => return Err(from_client(error)),
             Err(error) => return Ok(self.skip(step, error.to_string())),
         };
-        match self.store(step, number, gathered).await {
+        match self.store(step, number, gathered, begun).await {
             Ok(event) => Ok(Some(event)),
             Err(reason) => Ok(self.skip(step, reason)),
         }
@@ -144,6 +146,7 @@ impl<'a> Checkpoints<'a> {
         step: u32,
         number: CheckpointNumber,
         gathered: Gathered,
+        begun: Instant,
     ) -> Result<EventBody, String> {
         let Gathered { gone, nodes, data, left_out } = gathered;
         let before = self.newest.filter(|_| self.chain + 1 < LONGEST_CHAIN);
@@ -168,11 +171,15 @@ impl<'a> Checkpoints<'a> {
                 self.newest = Some(number);
                 self.held += bytes;
                 self.said = None;
+                metrics::histogram!("bellglass_checkpoint_seconds").record(begun.elapsed());
+                let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                let checkpoint = number;
                 Ok(EventBody::CheckpointStored {
                     step,
-                    checkpoint: number,
+                    checkpoint,
                     changes,
                     bytes,
+                    took_us,
                     left_out,
                 })
             }

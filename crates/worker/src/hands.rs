@@ -127,7 +127,7 @@ impl SandboxHands<'_> {
     }
 
     /// Keeps what the step did to the workspace. A job that is to end does not wait for it.
-    async fn checkpoint(&mut self, n: u32) -> Result<Option<EventBody>, HandsError> {
+    pub(crate) async fn checkpoint(&mut self, n: u32) -> Result<Option<EventBody>, HandsError> {
         let guest = self.sandbox.guest();
         let reason = match self.stop.reason() {
             Some(reason) => reason,
@@ -303,7 +303,7 @@ pub(crate) fn from_client(error: ClientError) -> HandsError {
 }
 
 /// Whether a call can have changed the workspace by itself.
-fn may_change_files(call: &ToolCall) -> bool {
+pub(crate) fn may_change_files(call: &ToolCall) -> bool {
     !matches!(
         call,
         ToolCall::ReadFile(_)

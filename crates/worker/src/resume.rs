@@ -64,7 +64,8 @@ fn still_counts(view: &JobView) -> Option<u32> {
         // A model can be told what is gone, unless all is.
         (Work::Task(_), Some(_)) if view.kept.newest().is_none() => None,
         (Work::Task(_), _) => view.usage.is_some().then_some(last),
-        (Work::Session(_), _) => None,
+        // Whoever uses it finds the files.
+        (Work::Session(_), _) => view.kept.newest().map(|_| last),
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::clock::Clock;
-use crate::hands::{HandsError, SandboxHands, gone};
+use crate::hands::{HandsError, SandboxHands, gone, may_change_files};
 use crate::memory::{self, Embedder};
 use crate::past::{Past, Placed};
 
@@ -35,6 +35,8 @@ pub(crate) struct JobWorld<'a> {
     ends: BTreeMap<u32, (JobId, u64)>,
     /// The step to which somebody wants the workspace to go back.
     restore_wanted: Option<u32>,
+    /// Somebody else than the mind used a tool that may have changed files.
+    touched: bool,
     /// MCP servers whose tools the model may use.
     servers: Vec<Connected>,
     embedder: Option<&'a Embedder>,
@@ -55,14 +57,15 @@ impl World for JobWorld<'_> {
         if !page.is_empty() {
             return Ok(page);
         }
-        match self.restore_wanted.take() {
-            Some(step) => {
-                // Nothing is under way now: the mind has heard all and has not decided yet.
-                self.go_back(step).await?;
-                self.page_after(seq).await
-            }
-            None => Ok(page),
+        // Nothing is under way now: the mind has heard all and has not decided yet.
+        let is_touched = std::mem::take(&mut self.touched);
+        let wanted = self.restore_wanted.take();
+        match wanted {
+            Some(step) => self.go_back(step).await?,
+            None if is_touched => self.keep_what_others_did().await?,
+            None => return Ok(page),
         }
+        self.page_after(seq).await
     }
 
     async fn record(&mut self, bodies: Vec<EventBody>) -> Result<(), HandsError> {
@@ -174,8 +177,8 @@ impl<'a> JobWorld<'a> {
         servers: Vec<Connected>,
         embedder: Option<&'a Embedder>,
     ) -> Self {
-        let (ends, restore_wanted) = (BTreeMap::new(), None);
-        Self { hands, past, changes, clock, ends, restore_wanted, servers, embedder }
+        let (ends, restore_wanted, touched) = (BTreeMap::new(), None, false);
+        Self { hands, past, changes, clock, ends, restore_wanted, touched, servers, embedder }
     }
 
     async fn page_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
@@ -191,12 +194,20 @@ impl<'a> JobWorld<'a> {
                 EventBody::RestoreRequested { step, .. } if *job == log.job => {
                     self.restore_wanted = Some(*step);
                 }
+                EventBody::ToolUsed { call, .. } => self.touched |= may_change_files(call),
                 EventBody::WorkspaceRestored { why: RestoreCause::Request, .. }
                 | EventBody::RestoreFailed { .. } => self.restore_wanted = None,
                 _ => {}
             }
         }
         Ok(page.into_iter().map(|placed| placed.event).collect())
+    }
+
+    /// Keeps the workspace as somebody else left it after the newest step.
+    async fn keep_what_others_did(&mut self) -> Result<(), HandsError> {
+        let step = self.hands.log.look(|view| view.steps.last().map_or(0, |step| step.n));
+        let event = self.hands.checkpoint(step).await?;
+        Ok(self.hands.log.append(event.into_iter().collect()).await?)
     }
 
     /// Makes the workspace again what it was after a step.

@@ -146,6 +146,16 @@ export function apply(view: JobView, event: JobEvent): void {
       view.moments.push({ ...base, kind: "ready", report: event.report });
       return;
     case "sandbox.lost":
+      if (event.kept != null) {
+        // What was done up to this step counts on, because its files are kept.
+        const kept = event.kept;
+        for (const moment of view.moments) if (moment.kind === "step" && moment.n > kept) moment.void = true;
+        view.stepsDone = Math.min(view.stepsDone, kept);
+        view.failedSteps = view.failedSteps.filter((n) => n <= kept);
+        view.report = undefined;
+        view.moments.push({ ...base, kind: "lost", reason: event.reason });
+        return;
+      }
       // The next sandbox starts empty, so what was done in the old one is void.
       for (const moment of view.moments) if (["step", "said", "plan"].includes(moment.kind)) moment.void = true;
       view.stepsDone = 0;

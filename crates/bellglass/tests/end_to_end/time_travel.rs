@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 /// Everything about the workspace that must come back, as one text.
-const LOOK: &str = "find . -mindepth 1 -printf '%P|%y|%m|%l|%T@\\n' | sed '/|d|/s/|[0-9.]*$//' \
+const LOOK: &str = "find . -mindepth 1 -printf '%P|%y|%m|%l|%T@\\n' | sed '/|[dl]|/s/|[0-9.]*$//' \
                     | LC_ALL=C sort; find . -type f -exec sha256sum {} + | LC_ALL=C sort";
 
 /// Each changes something of another kind.
@@ -229,7 +229,7 @@ async fn a_forked_task_knows_what_was_said_until_then_and_hears_something_new() 
 #[tokio::test]
 async fn a_model_is_told_what_a_power_cut_took() {
     let model = Scripted::start([
-        call("echo kept > a; sleep 1000 & echo started"),
+        call("echo kept > a; sleep 1000 >/dev/null 2>&1 & echo started"),
         call("echo lost > b; echo waiting; until [ -e go ]; do sleep 0.02; done"),
         call("cat a; ls"),
         Reply::Say(Said::finish("Done.")),

@@ -87,7 +87,7 @@ mod tests {
     fn stored(step: u32) -> EventBody {
         let checkpoint = CheckpointNumber(u64::from(step) * 10);
         let (changes, left_out) = (Default::default(), Vec::new());
-        EventBody::CheckpointStored { step, checkpoint, changes, bytes: 5, left_out }
+        EventBody::CheckpointStored { step, checkpoint, changes, bytes: 5, took_us: 9, left_out }
     }
 
     fn skipped(step: u32) -> EventBody {
