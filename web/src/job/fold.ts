@@ -149,7 +149,7 @@ export function apply(view: JobView, event: JobEvent): void {
       if (event.kept != null) {
         // What was done up to this step counts on, because its files are kept.
         const kept = event.kept;
-        for (const moment of view.moments) if (moment.kind === "step" && moment.n > kept) moment.void = true;
+        for (const moment of view.moments) if (moment.kind === "step" && moment.step.n > kept) moment.void = true;
         view.stepsDone = Math.min(view.stepsDone, kept);
         view.failedSteps = view.failedSteps.filter((n) => n <= kept);
         view.report = undefined;
