@@ -9,7 +9,7 @@ use sqlx::SqliteConnection;
 
 use super::draft::Draft;
 use super::operation::Operation;
-use super::{memories, rows};
+use super::{access, memories, rows};
 use crate::index::now;
 use crate::{Change, StoreError, rules};
 
@@ -83,6 +83,10 @@ async fn decide_and_write(
                 let changed = memories::change(connection, &pending.request, now).await?;
                 pending.answer = Some(Ok(changed));
             }
+            Operation::Access(pending) => {
+                let changed = access::change(connection, &pending.request, now).await?;
+                pending.answer = Some(Ok(changed));
+            }
             _ => {}
         }
     }
@@ -137,6 +141,7 @@ fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
             | Operation::Release(_)
             | Operation::Claim(_)
             | Operation::Memory(_)
+            | Operation::Access(_)
             | Operation::Close(_) => {}
         }
     }
@@ -174,6 +179,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            owner: None,
         };
         let (row, scheduled) = IndexRow::accept(spec, now());
         Operation::Schedule(Pending::new(Box::new(NewJob { row, line: scheduled.line })).0)

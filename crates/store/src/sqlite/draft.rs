@@ -105,6 +105,7 @@ impl Draft {
             Operation::Release(_)
             | Operation::Claim(_)
             | Operation::Memory(_)
+            | Operation::Access(_)
             | Operation::Close(_) => {}
         }
     }

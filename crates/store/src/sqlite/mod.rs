@@ -3,6 +3,7 @@
 //! This file is the surface. What may happen to a job is decided in `rules`; this module and those
 //! below it know only how to put it into a database file.
 
+mod access;
 mod batch;
 mod draft;
 mod memories;
@@ -259,6 +260,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            owner: None,
         }
     }
 

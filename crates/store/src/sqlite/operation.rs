@@ -9,6 +9,7 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
+use super::access::AccessChange;
 use super::memories::MemoryChange;
 use crate::index::IndexRow;
 use crate::memory::Memory;
@@ -26,6 +27,7 @@ pub(super) enum Operation {
     Release(Pending<WorkerId, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
     Memory(Pending<MemoryChange, Option<Memory>>),
+    Access(Pending<AccessChange, bool>),
     /// Ends the writer. Answered when the file is free.
     Close(oneshot::Sender<()>),
 }
@@ -120,6 +122,7 @@ impl Operation {
             Self::Release(pending) => pending.deliver(),
             Self::Claim(pending) => pending.deliver(),
             Self::Memory(pending) => pending.deliver(),
+            Self::Access(pending) => pending.deliver(),
             Self::Close(_) => {}
         }
     }
@@ -136,6 +139,7 @@ impl Operation {
             Self::Release(pending) => pending.answer = Some(Err(error)),
             Self::Claim(pending) => pending.answer = Some(Err(error)),
             Self::Memory(pending) => pending.answer = Some(Err(error)),
+            Self::Access(pending) => pending.answer = Some(Err(error)),
             Self::Close(_) => {}
         }
     }
