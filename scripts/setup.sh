@@ -45,6 +45,7 @@ demo | test)
     need curl curl
     need jq jq
     need unzip unzip
+    [ "$purpose" = demo ] || python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     ;;
 bench)
     need curl curl

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use bellglass_protocol::id::JobId;
 use clap::{Args, Parser, Subcommand};
 
+use crate::render::Colours;
+
 /// Runs coding agents under glass.
 #[derive(Debug, Parser)]
 #[command(
@@ -309,6 +311,9 @@ pub(crate) struct Logs {
     /// Stay and show events as they come, until the job ends
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// When to use colours
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) color: Colours,
     #[command(flatten)]
     pub(crate) server: Server,
 }

@@ -17,6 +17,7 @@ mod live_files;
 mod logging;
 mod mcp_config;
 mod model_config;
+mod progress;
 mod render;
 mod run_folder;
 mod secret_config;

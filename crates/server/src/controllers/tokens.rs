@@ -93,13 +93,11 @@ pub(crate) struct NewToken {
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._-]+$")]
     user: String,
     /// `user` unless said otherwise.
-    #[schema(nullable = false)]
     role: Option<RoleName>,
     /// What to call it, such as where it is used.
-    #[schema(max_length = 100, nullable = false)]
+    #[schema(max_length = 100)]
     name: Option<String>,
     /// After so long it holds no more; until it is revoked, if this is not given.
-    #[schema(nullable = false)]
     expires_in: Option<Seconds>,
 }
 
