@@ -424,10 +424,7 @@ mod tests {
         let event = finished("image/png\x1b[31m");
         let text = printer.text_of(&event);
         let link = format!("http://localhost:8000/jobs/{}/steps/1/attachments/1", event.job);
-        assert!(
-            text.contains("⧉ image/png\u{fffd}[31m, 2 KiB") && text.contains(&link),
-            "{text}"
-        );
+        assert!(text.contains("⧉ image/png\u{fffd}[31m, 2 KiB") && text.contains(&link), "{text}");
         assert!(!text.contains('\x1b'), "{text:?}");
     }
 
