@@ -29,5 +29,5 @@ export function policyWords(policy: NetworkPolicy): string {
 
 /** Who did something, where that is worth saying: servers without users know only that somebody did. */
 export function named(by: string): string {
-  return ["user", "api", "mcp", ""].includes(by) ? "" : by;
+  return ["user", "api", "mcp", "approval", "plan", "question", ""].includes(by) ? "" : by;
 }
