@@ -29,7 +29,7 @@ pub(super) async fn serve(
     say_ready: impl FnOnce(),
     adapt: Adapt,
 ) -> io::Result<()> {
-    let mut readiness = Readiness::begin(&made)?.complete();
+    let mut readiness = Readiness::begin(&made)?.complete().await;
     say_ready();
     let Some((adoption, mut connection)) = adoption(&listener).await else { std::process::exit(0) };
     match adapt(&adoption) {

@@ -75,7 +75,8 @@ struct Guest {
     calls: Calls,
     /// What a tool process gives up.
     confinement: Arc<Confinement>,
-    probe: Probe,
+    /// How the sandbox looks from inside, once somebody has looked. Nothing is done before.
+    probe: watch::Receiver<Option<Box<Probe>>>,
     /// Processes that were ended because the sandbox had used up its memory.
     memory_kills: Arc<AtomicU64>,
     /// The wire of the worker that connected last.
@@ -154,8 +155,8 @@ impl Readiness {
         Ok(Self { confinement, seen: Seen::Looking(look) })
     }
 
-    fn complete(self) -> Self {
-        let probe = Box::new(self.seen.end());
+    async fn complete(self) -> Self {
+        let probe = self.seen.end().await;
         Self { seen: Seen::Known(probe), ..self }
     }
 
@@ -168,10 +169,10 @@ impl Readiness {
 }
 
 impl Seen {
-    fn end(self) -> Probe {
+    async fn end(self) -> Box<Probe> {
         match self {
-            Self::Looking(look) => look.end(),
-            Self::Known(probe) => *probe,
+            Self::Looking(look) => Box::new(look.end().await),
+            Self::Known(probe) => probe,
         }
     }
 }
@@ -199,7 +200,8 @@ async fn serve_job(
         Some(room) => memory::watch(room, &config)?,
         None => Arc::default(),
     };
-    let probe = seen.end();
+    let (found, probe) = watch::channel(None);
+    tokio::spawn(async move { found.send_replace(Some(seen.end().await)) });
     let guest = Arc::new(Guest {
         config,
         workspace,
