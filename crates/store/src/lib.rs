@@ -4,10 +4,13 @@
 
 pub mod artifacts;
 mod error;
+mod group;
 mod index;
 mod line;
 mod memory;
+mod postgres;
 mod private_dir;
+mod reading;
 mod rules;
 mod sqlite;
 mod title;
@@ -27,6 +30,7 @@ use tokio::sync::broadcast;
 
 pub use error::StoreError;
 pub use memory::{Memory, MemoryQuery, NewMemory};
+pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 /// The database side of the store. Every implementation passes the same conformance suite.

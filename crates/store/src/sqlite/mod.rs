@@ -4,10 +4,8 @@
 //! below it know only how to put it into a database file.
 
 mod batch;
-mod draft;
 mod memories;
 mod open;
-mod operation;
 mod reads;
 mod rows;
 mod writer;
@@ -24,19 +22,15 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::{JobStatus, JobView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use crate::group::operation::{
+    Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer,
+};
+use crate::group::{CHANGES_KEPT, QUEUE};
 use crate::index::{IndexRow, now};
-use crate::memory::{Memory, MemoryQuery, NewMemory};
+use crate::memory::{Memory, MemoryChange, MemoryQuery, NewMemory};
 use crate::{
     Change, ClaimedJob, JobFilter, JobOutline, JobPage, LogEnd, Steering, Store, StoreError,
 };
-use memories::MemoryChange;
-use operation::{Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer};
-
-/// How many changes a listener may lie behind before it has to look at the log again.
-const CHANGES_KEPT: usize = 4096;
-
-/// How many callers may stand in line for the writer before further ones wait to stand in line.
-const QUEUE: usize = 1024;
 
 /// A data directory's database.
 #[derive(Debug)]

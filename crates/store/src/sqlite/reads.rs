@@ -10,6 +10,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqlitePool};
 
 use super::rows::{self, integer, job_id, moment, natural, status};
 use crate::line::read_line;
+use crate::reading::contains_pattern;
 use crate::title::SHORTENED;
 use crate::{
     JobFilter, JobOutline, JobPage, JobSummary, LogEnd, PAGE_BYTES, StoreError, is_recording,
@@ -198,20 +199,6 @@ fn push_search(query: &mut QueryBuilder<Sqlite>, text: &str) {
     query.push_bind(pattern).push(r" ESCAPE '\'))");
 }
 
-/// A pattern for LIKE that matches whatever contains the text, taken literally.
-fn contains_pattern(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len() + 2);
-    pattern.push('%');
-    for c in text.chars() {
-        if matches!(c, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('%');
-    pattern
-}
-
 fn read_summary(row: &SqliteRow) -> Result<JobSummary, StoreError> {
     Ok(JobSummary {
         id: job_id(row.try_get(0)?)?,
@@ -243,18 +230,4 @@ pub(super) async fn count_by_status(
         }
     }
     Ok(counts.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::contains_pattern;
-
-    #[test]
-    fn patterns_take_text_literally() {
-        for (text, pattern) in
-            [("abc", "%abc%"), ("50%", r"%50\%%"), ("a_b", r"%a\_b%"), (r"c:\", r"%c:\\%")]
-        {
-            assert_eq!(contains_pattern(text), pattern);
-        }
-    }
 }

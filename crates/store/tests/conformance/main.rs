@@ -2,6 +2,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/postgres.rs"]
+mod test_database;
 
 mod cancelling;
 mod claiming;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 
 use bellglass_store::{SqliteStore, Store};
 use tempfile::TempDir;
+use test_database::TestDatabase;
 
 /// Makes a test of each behaviour for the database that `$fresh` opens empty.
 macro_rules! conformance {
@@ -69,6 +72,7 @@ macro_rules! for_every_behaviour {
             listing::by_status,
             listing::search_takes_text_literally,
             listing::search_finds_text_beyond_the_title,
+            listing::text_with_a_character_of_number_0_is_kept,
             listing::the_index_agrees_with_the_log,
             listing::every_status_is_counted,
         }
@@ -76,10 +80,18 @@ macro_rules! for_every_behaviour {
 }
 
 for_every_behaviour!(sqlite, crate::open_sqlite);
+for_every_behaviour!(postgres, crate::open_postgres);
 
 async fn open_sqlite() -> (Arc<dyn Store>, TempDir) {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::open(&dir.path().join("store.db")).await.unwrap();
     store.ping().await.unwrap();
     (Arc::new(store), dir)
+}
+
+async fn open_postgres() -> (Arc<dyn Store>, TestDatabase) {
+    let database = TestDatabase::create().await;
+    let store = database.open().await;
+    store.ping().await.unwrap();
+    (Arc::new(store), database)
 }
