@@ -148,6 +148,8 @@ if [ "$(id -u)" != 0 ]; then
     done
 fi
 
+[ "$purpose" != test ] || "$(dirname "$0")/s3.sh" install
+
 has cargo || fail "Rust is missing: install version 1.95 or newer with rustup, then try again"
 
 if [ "$purpose" = test ]; then
