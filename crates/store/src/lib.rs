@@ -59,6 +59,20 @@ pub trait Store: Send + Sync + 'static {
     /// worker that starts again under its old name after a crash, and for one that shuts down.
     async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError>;
 
+    /// Jobs that are not over and that nobody but this worker has claimed since it did.
+    async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError>;
+
+    /// Makes known at which address a worker can be asked for what runs with it, or that it cannot.
+    async fn announce_worker(
+        &self,
+        worker: &WorkerId,
+        address: Option<&str>,
+    ) -> Result<(), StoreError>;
+
+    /// The address of the worker that holds a job, as it was announced last; nothing if nobody holds
+    /// the job or its holder cannot be asked.
+    async fn address_of_holder(&self, job: JobId) -> Result<Option<String>, StoreError>;
+
     /// Appends events as the holder of a job. Refused with [`StoreError::StaleGeneration`] if
     /// the job was claimed again since, and with [`StoreError::JobEnded`] after its end. Durable
     /// when this returns.

@@ -52,6 +52,8 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             };
             answer(wire, welcome).await
         }
+        // That it came at all is what it says.
+        Request::Attend => answer(wire, Reply::Ok).await,
         Request::Call { id, call, timeout_ms, received } => {
             match admit(guest, id, call, Duration::from_millis(timeout_ms)) {
                 Ok(call) => follow(wire, call, received).await,

@@ -54,6 +54,14 @@ CREATE INDEX jobs_by_status ON jobs (status, id);
 -- What ended lately, for those who missed the news of it, and what ended long ago.
 CREATE INDEX jobs_finished ON jobs (finished_at) WHERE finished_at IS NOT NULL;
 
+-- Where the workers can be asked for what runs with them.
+CREATE TABLE workers (
+    name    TEXT   NOT NULL PRIMARY KEY,
+    -- Host and port; none if it cannot be asked.
+    address TEXT,
+    seen_at BIGINT NOT NULL
+);
+
 -- What tasks learnt that is worth knowing in later ones of the same project.
 CREATE TABLE memories (
     id      BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

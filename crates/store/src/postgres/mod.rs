@@ -13,6 +13,7 @@ mod news;
 mod open;
 mod reads;
 mod rows;
+mod workers;
 mod writer;
 
 use std::time::{Duration, Instant};
@@ -55,7 +56,7 @@ const LONGEST_READ: Duration = Duration::from_secs(120);
 /// A database that many processes share.
 #[derive(Debug)]
 pub struct PostgresStore {
-    readers: open::Readers,
+    readers: open::Pools,
     writer: mpsc::Sender<Operation>,
     changes: broadcast::Sender<Change>,
     clock: DatabaseClock,
@@ -70,7 +71,7 @@ impl PostgresStore {
         open::migrate(&options).await?;
         let connection = open::connect(&options).await?;
         let listener = news::listen(&options).await?;
-        let readers = open::Readers::of(&options);
+        let readers = open::Pools::of(&options);
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
         let (writer, operations) = mpsc::channel(QUEUE);
         let (clock, teller) = (DatabaseClock::default(), JobId::generate().to_string());
@@ -172,6 +173,23 @@ impl Store for PostgresStore {
 
     async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError> {
         self.ask(Operation::Release, worker.clone()).await
+    }
+
+    async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError> {
+        patiently(|| workers::held_by(&self.readers.short, worker)).await
+    }
+
+    async fn announce_worker(
+        &self,
+        worker: &WorkerId,
+        address: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        patiently(|| workers::announce(&self.readers.asides, worker, address, now)).await
+    }
+
+    async fn address_of_holder(&self, job: JobId) -> Result<Option<String>, StoreError> {
+        patiently(|| workers::address_of_holder(&self.readers.short, job)).await
     }
 
     async fn append(

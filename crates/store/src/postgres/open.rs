@@ -104,10 +104,10 @@ fn newest_schema() -> i64 {
     migrations().iter().map(|migration| migration.version).max().unwrap_or_default()
 }
 
-/// Connections for those who read, made as they are needed. Each kind of reader has its own, so that
-/// many of one kind do not hold up the others.
+/// Connections beside the writer's, made as they are needed. Each kind of use has its own, so that many
+/// of one kind do not hold up the others.
 #[derive(Debug)]
-pub(super) struct Readers {
+pub(super) struct Pools {
     /// For what reads a bounded part of the database.
     pub(super) short: PgPool,
     /// For what reads a job's whole log, or searches all jobs.
@@ -116,25 +116,34 @@ pub(super) struct Readers {
     pub(super) claims: PgPool,
     /// For the question whether the database answers.
     pub(super) ping: PgPool,
+    /// For small writes that are about no job.
+    pub(super) asides: PgPool,
 }
 
-impl Readers {
+impl Pools {
     pub(super) fn of(options: &PgConnectOptions) -> Self {
         let read_only = options.clone().options([("default_transaction_read_only", "on")]);
-        let readers = |count| {
+        let pool = |count, options: &PgConnectOptions| {
             PgPoolOptions::new()
                 .max_connections(count)
                 .acquire_timeout(CONNECT_TIME)
                 // Whoever meets a dead connection tries again with another.
                 .test_before_acquire(false)
                 .idle_timeout(Duration::from_secs(60))
-                .connect_lazy_with(read_only.clone())
+                .connect_lazy_with(options.clone())
         };
-        Self { short: readers(4), long: readers(3), claims: readers(1), ping: readers(1) }
+        let readers = |count| pool(count, &read_only);
+        Self {
+            short: readers(4),
+            long: readers(3),
+            claims: readers(1),
+            ping: readers(1),
+            asides: pool(1, options),
+        }
     }
 
     pub(super) async fn close(&self) {
-        for pool in [&self.short, &self.long, &self.claims, &self.ping] {
+        for pool in [&self.short, &self.long, &self.claims, &self.ping, &self.asides] {
             pool.close().await;
         }
     }

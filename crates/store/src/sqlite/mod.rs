@@ -10,7 +10,9 @@ mod reads;
 mod rows;
 mod writer;
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,6 +41,8 @@ pub struct SqliteStore {
     /// `None` when the database was opened for reading only.
     writer: Option<mpsc::Sender<Operation>>,
     changes: broadcast::Sender<Change>,
+    /// Where workers are. In memory, because nobody but this process can work on the file.
+    addresses: Mutex<HashMap<WorkerId, String>>,
 }
 
 impl SqliteStore {
@@ -51,7 +55,12 @@ impl SqliteStore {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
         let (writer, operations) = mpsc::channel(QUEUE);
         tokio::spawn(writer::serve(opened.connection, opened.lock, operations, changes.clone()));
-        Ok(Self { readers: opened.readers, writer: Some(writer), changes })
+        Ok(Self {
+            readers: opened.readers,
+            writer: Some(writer),
+            changes,
+            addresses: Mutex::default(),
+        })
     }
 
     /// Opens an existing database beside whoever writes to it. Nothing can be changed through
@@ -59,7 +68,7 @@ impl SqliteStore {
     pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let readers = open::for_reading(path).await?;
         let (changes, _) = broadcast::channel(1);
-        Ok(Self { readers, writer: None, changes })
+        Ok(Self { readers, writer: None, changes, addresses: Mutex::default() })
     }
 
     async fn ask<Q, A>(
@@ -112,6 +121,29 @@ impl Store for SqliteStore {
 
     async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError> {
         self.ask(Operation::Release, worker.clone()).await
+    }
+
+    async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError> {
+        reads::held_by(&self.readers.short, worker).await
+    }
+
+    async fn announce_worker(
+        &self,
+        worker: &WorkerId,
+        address: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let mut addresses = self.addresses.lock().expect("no code panics while it holds this lock");
+        match address {
+            Some(address) => addresses.insert(worker.clone(), address.to_owned()),
+            None => addresses.remove(worker),
+        };
+        Ok(())
+    }
+
+    async fn address_of_holder(&self, job: JobId) -> Result<Option<String>, StoreError> {
+        let holder = reads::holder(&self.readers.short, job).await?;
+        let addresses = self.addresses.lock().expect("no code panics while it holds this lock");
+        Ok(holder.and_then(|worker| addresses.get(&worker).cloned()))
     }
 
     async fn append(

@@ -2,7 +2,7 @@
 
 use bellglass_protocol::chain::{LinkHash, SealedEvent};
 use bellglass_protocol::event::EventBody;
-use bellglass_protocol::id::JobId;
+use bellglass_protocol::id::{JobId, WorkerId};
 use bellglass_protocol::view::{JobStatus, JobView};
 use futures::TryStreamExt as _;
 use sqlx::sqlite::SqliteRow;
@@ -113,6 +113,33 @@ pub(super) async fn events_after(
 ) -> Result<Vec<SealedEvent>, StoreError> {
     let lines = lines_after(readers, job, after, limit).await?;
     lines.into_iter().map(|line| read_line(job, line)).collect()
+}
+
+/// Jobs that are not over and that this worker claimed last.
+pub(super) async fn held_by(
+    readers: &SqlitePool,
+    worker: &WorkerId,
+) -> Result<Vec<JobId>, StoreError> {
+    let jobs: Vec<String> = sqlx::query_scalar(
+        "SELECT id FROM jobs WHERE status IN ('running', 'paused') AND worker = $1",
+    )
+    .bind(worker.as_str())
+    .fetch_all(readers)
+    .await?;
+    jobs.iter().map(|job| job_id(job)).collect()
+}
+
+/// Who claimed a job last that is not over.
+pub(super) async fn holder(
+    readers: &SqlitePool,
+    job: JobId,
+) -> Result<Option<WorkerId>, StoreError> {
+    let worker: Option<Option<String>> =
+        sqlx::query_scalar("SELECT worker FROM jobs WHERE id = $1")
+            .bind(job.to_string())
+            .fetch_optional(readers)
+            .await?;
+    Ok(worker.flatten().map(WorkerId::new))
 }
 
 pub(super) async fn end_of_log(readers: &SqlitePool, job: JobId) -> Result<LogEnd, StoreError> {

@@ -48,6 +48,7 @@ macro_rules! for_every_behaviour {
             leases::renewing_reports_what_was_lost,
             leases::a_renewed_lease_holds,
             leases::released_leases_can_be_claimed_at_once,
+            leases::a_worker_knows_what_it_holds_and_others_where_it_is,
             cancelling::a_waiting_job_ends_at_once,
             cancelling::a_running_job_gets_one_event,
             cancelling::an_ended_job_stays_as_it_is,
