@@ -7,9 +7,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use crate::SharedServer;
-use crate::guard::put_protective_headers;
-use crate::leftovers;
+use crate::guard::{self, put_protective_headers};
 use crate::metrics::Observed;
+use crate::{leftovers, standing};
 
 /// The middleware.
 pub(crate) async fn pass(
@@ -19,9 +19,17 @@ pub(crate) async fn pass(
 ) -> Response {
     let observed = Observed::begin(&request);
     let (request, rest) = leftovers::lend(request);
-    let mut response = match server.guard.admit(&request) {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
+    let (mut parts, body) = request.into_parts();
+    let mut response = match guard::admit(&server, &parts).await {
+        Ok(caller) => {
+            parts.extensions.insert(caller.clone());
+            let response = next.run(Request::from_parts(parts, body)).await;
+            standing::bounded(&server, &caller, response)
+        }
+        Err(error) => {
+            drop(body);
+            error.into_response()
+        }
     };
     put_protective_headers(response.headers_mut());
     if response.status().is_client_error()

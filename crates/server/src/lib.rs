@@ -5,6 +5,7 @@
 //! works it must not know.
 
 mod archive;
+mod caller;
 mod content;
 mod controllers;
 mod door;
@@ -20,10 +21,15 @@ mod metrics;
 mod openapi;
 mod page;
 mod problem;
+mod quota;
+mod rights;
 mod router;
 mod serve;
 mod session;
 mod settings;
+mod share;
+mod standing;
+mod token;
 
 use std::sync::Arc;
 
@@ -37,6 +43,7 @@ pub use idle::{FileData, IDLE, end_when_idle, let_go_of_idle_readers};
 pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
 pub use openapi::openapi;
 pub use problem::Problem;
+pub use quota::Quotas;
 pub use router::router;
 pub use serve::serve;
 pub use settings::{Secret, ServerSettings};
@@ -68,6 +75,10 @@ pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 struct Server {
     app: App,
     guard: guard::Guard,
+    /// What users use of the server.
+    meter: quota::Meter,
+    /// Told of each token and link that is taken away.
+    revoked: tokio::sync::watch::Sender<()>,
     metrics: metrics::Metrics,
     /// Places for readers of files of jobs that have ended.
     archive_readers: Arc<tokio::sync::Semaphore>,

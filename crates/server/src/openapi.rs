@@ -41,6 +41,7 @@ pub(crate) fn frame() -> OpenApi {
             (name = "results", description = "What a job made"),
             (name = "files", description = "The workspace, while the job runs and after"),
             (name = "memories", description = "What tasks left for later ones"),
+            (name = "access", description = "Who may use the server"),
             (name = "operations", description = "For operators and their tools"),
         ),
         components(schemas(Problem, Event)),
@@ -76,7 +77,9 @@ fn common_problems(document: &mut Value) {
             let responses = &mut operation["responses"];
             if guarded {
                 responses["401"] = problem("A token is needed.");
-                responses["403"] = problem("Unknown host name, or called from another site.");
+                responses["403"] =
+                    problem("Not allowed, an unknown host name, or called from another site.");
+                responses["429"] = problem("As much as one user may use.");
             }
             responses["500"] = problem("The server failed.");
         }

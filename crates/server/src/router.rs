@@ -6,7 +6,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -15,11 +15,12 @@ use utoipa_axum::routes;
 use crate::archive;
 use crate::controllers::{
     cancel, changes, context, events, files, jobs, mcp, memories, memory, network, offer,
-    operations, pages, result, schedule, sessions, status, steering, steps,
+    operations, pages, result, schedule, sessions, share, status, steering, steps, tokens,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
 use crate::problem::ApiError;
+use crate::quota::Meter;
 use crate::{App, Server, SharedServer, door, openapi};
 
 /// What the OpenAPI document describes.
@@ -50,7 +51,10 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(steps::attachment))
         .routes(routes!(files::list))
         .routes(routes!(files::read, files::write, files::delete))
-        .routes(routes!(sessions::begin, sessions::end))
+        .routes(routes!(share::share, share::unshare))
+        .routes(routes!(sessions::show, sessions::begin, sessions::end))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))
         .routes(routes!(operations::metrics))
@@ -62,7 +66,9 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
 fn pages() -> Router<SharedServer> {
     Router::new()
         .route("/", get(pages::page))
+        .route("/memory", get(pages::page))
         .route("/watch/{id}", get(pages::page))
+        .route("/share/{link}", get(share::open))
         .route("/assets/{*path}", get(pages::asset))
         .route("/docs/docs.js", get(pages::script))
         .route("/docs/pages.css", get(pages::style))
@@ -79,7 +85,10 @@ pub(crate) fn build(app: App, stopping: CancellationToken) -> Router {
     let guard = Guard::new(&app.settings);
     let metrics = Metrics::new(document.paths.paths.keys().map(String::as_str));
     let archive_readers = Arc::new(Semaphore::new(archive::MOST_READERS));
-    let server = Arc::new(Server { app, guard, metrics, archive_readers, stopping });
+    let meter = Meter::new(app.settings.quotas.clone());
+    let revoked = watch::Sender::new(());
+    let server =
+        Arc::new(Server { app, guard, meter, revoked, metrics, archive_readers, stopping });
     // The last layer is the outermost. Nothing here may buffer, compress or time out an answer:
     // event streams pass through.
     api.merge(pages())

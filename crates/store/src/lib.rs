@@ -2,6 +2,7 @@
 //!
 //! The log is the truth. The `jobs` table is an index over it, written in the same transaction.
 
+pub mod access;
 pub mod artifacts;
 mod error;
 mod group;
@@ -29,13 +30,13 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 pub use error::StoreError;
-pub use memory::{Memory, MemoryQuery, NewMemory};
+pub use memory::{Memory, MemoryQuery, NewMemory, Whose};
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 /// The database side of the store. Every implementation passes the same conformance suite.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: access::Access + Send + Sync + 'static {
     /// Accepts a job. When this returns, the job survives a power cut.
     async fn schedule(&self, spec: JobSpec) -> Result<JobId, StoreError>;
 
@@ -235,6 +236,8 @@ pub struct JobOutline {
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
     pub status: Option<JobStatus>,
+    /// Only jobs of this user.
+    pub owner: Option<String>,
     /// Only jobs whose name or task contains this text.
     pub search: Option<String>,
     /// Only jobs older than this one: where the next page begins.
@@ -267,6 +270,8 @@ pub struct JobSummary {
     pub steps_done: u32,
     /// How many steps a fixed list has; unknown for a task.
     pub steps_total: Option<u32>,
+    /// Whose job it is, if it is anybody's.
+    pub owner: Option<String>,
 }
 
 /// The end of a log: the number and the hash of its last line.

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
     pub id: i64,
+    /// Whose memory it is; nobody's where the server has no users.
+    pub owner: Option<String>,
     pub project: String,
     pub text: String,
     /// The job that left it; none if somebody wrote it by hand.
@@ -19,6 +21,7 @@ pub struct Memory {
 /// A memory that is to be kept.
 #[derive(Clone, Debug)]
 pub struct NewMemory {
+    pub owner: Option<String>,
     pub project: String,
     pub text: String,
     pub job: Option<JobId>,
@@ -29,6 +32,7 @@ pub struct NewMemory {
 /// Which memories to find.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryQuery {
+    pub whose: Whose,
     /// Of this project only.
     pub project: Option<String>,
     /// The best for these words come first; without them the newest.
@@ -59,6 +63,42 @@ pub(crate) fn by_nearness(vector: &[f32], kept: &[(i64, Vec<u8>)], limit: u32) -
     near.sort_by(|one, other| other.1.total_cmp(&one.1));
     near.truncate(limit.saturating_mul(4) as usize);
     near.into_iter().map(|(id, _)| id).collect()
+}
+
+/// Whose memories are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Whose {
+    #[default]
+    Anybodys,
+    /// Those of one user, or those that are nobody's.
+    Of(Option<String>),
+}
+
+impl Whose {
+    /// What the keys of such projects begin with, up to the `/`.
+    pub(crate) fn prefix(&self) -> Option<String> {
+        match self {
+            Self::Anybodys => None,
+            Self::Of(None) => Some(String::new()),
+            Self::Of(Some(owner)) => Some(format!("{owner}/")),
+        }
+    }
+}
+
+/// A project as it is kept: two users' projects of one name are two. No name has a `/` in it.
+pub(crate) fn project_key(owner: Option<&str>, project: &str) -> String {
+    match owner {
+        Some(owner) => format!("{owner}/{project}"),
+        None => project.to_owned(),
+    }
+}
+
+/// The owner and the name of a project as it is kept.
+pub(crate) fn owner_and_project(key: String) -> (Option<String>, String) {
+    match key.split_once('/') {
+        Some((owner, project)) => (Some(owner.to_owned()), project.to_owned()),
+        None => (None, key),
+    }
 }
 
 /// Puts two orders of the same things together: what is high in both comes first.

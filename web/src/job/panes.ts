@@ -2,6 +2,7 @@
 // when it is first looked at, so it costs the page's first load nothing. To add one, add a line.
 
 import type { Component } from "svelte";
+import type { JobAccess } from "../api/types";
 import type { IconName } from "../parts/Icon.svelte";
 import type { JobView } from "./fold";
 import type { LiveJob } from "./live.svelte";
@@ -11,7 +12,7 @@ export interface Pane {
   label: string;
   icon: IconName;
   /** Whether there is anything for it to show, now or later, of such a job. */
-  suits(view: JobView): boolean;
+  suits(view: JobView, access: JobAccess): boolean;
   /** A number worth knowing before one looks. */
   badge?(view: JobView): number | undefined;
   load(): Promise<{ default: Component<{ job: LiveJob }> }>;
@@ -22,7 +23,7 @@ export const panes: Pane[] = [
     id: "files",
     label: "Files",
     icon: "folder",
-    suits: () => true,
+    suits: (_view, access) => access.files,
     load: () => import("../panes/Files.svelte"),
   },
   {
@@ -32,6 +33,13 @@ export const panes: Pane[] = [
     suits: () => true,
     badge: (view) => view.destinations.length || undefined,
     load: () => import("../panes/Network.svelte"),
+  },
+  {
+    id: "context",
+    label: "Context",
+    icon: "memory",
+    suits: (view, access) => "task" in view.spec && access.mind,
+    load: () => import("../panes/Context.svelte"),
   },
   {
     id: "log",

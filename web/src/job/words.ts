@@ -26,3 +26,8 @@ export function policyWords(policy: NetworkPolicy): string {
   }
   return { none: "nothing", registries: "package registries", open: "every public address" }[policy];
 }
+
+/** Who did something, where that is worth saying: servers without users know only that somebody did. */
+export function named(by: string): string {
+  return ["user", "api", "mcp", ""].includes(by) ? "" : by;
+}

@@ -16,6 +16,8 @@ pub(crate) mod pages;
 pub(crate) mod result;
 pub(crate) mod schedule;
 pub(crate) mod sessions;
+pub(crate) mod share;
 pub(crate) mod status;
 pub(crate) mod steering;
 pub(crate) mod steps;
+pub(crate) mod tokens;

@@ -113,6 +113,7 @@ impl Draft {
             Operation::Release(_)
             | Operation::Claim(_)
             | Operation::Memory(_)
+            | Operation::Access(_)
             | Operation::Close(_) => {}
         }
     }
@@ -213,6 +214,7 @@ pub(crate) fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
             | Operation::Release(_)
             | Operation::Claim(_)
             | Operation::Memory(_)
+            | Operation::Access(_)
             | Operation::Close(_) => {}
         }
     }

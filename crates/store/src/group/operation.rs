@@ -9,6 +9,7 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
+use crate::access::AccessChange;
 use crate::index::IndexRow;
 use crate::memory::{Memory, MemoryChange};
 use crate::{Steering, StoreError};
@@ -25,6 +26,7 @@ pub(crate) enum Operation {
     Release(Pending<WorkerId, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
     Memory(Pending<MemoryChange, Option<Memory>>),
+    Access(Pending<AccessChange, bool>),
     /// Ends the writer. Answered when it has let go of the database.
     Close(oneshot::Sender<()>),
 }
@@ -119,6 +121,7 @@ impl Operation {
             Self::Release(pending) => pending.deliver(),
             Self::Claim(pending) => pending.deliver(),
             Self::Memory(pending) => pending.deliver(),
+            Self::Access(pending) => pending.deliver(),
             Self::Close(_) => {}
         }
     }
@@ -135,6 +138,7 @@ impl Operation {
             Self::Release(pending) => pending.is_abandoned(),
             Self::Claim(pending) => pending.is_abandoned(),
             Self::Memory(pending) => pending.is_abandoned(),
+            Self::Access(pending) => pending.is_abandoned(),
             Self::Close(_) => false,
         }
     }
@@ -151,6 +155,7 @@ impl Operation {
             Self::Release(pending) => pending.answer = Some(Err(error)),
             Self::Claim(pending) => pending.answer = Some(Err(error)),
             Self::Memory(pending) => pending.answer = Some(Err(error)),
+            Self::Access(pending) => pending.answer = Some(Err(error)),
             Self::Close(_) => {}
         }
     }

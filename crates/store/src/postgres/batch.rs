@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use sqlx::{PgConnection, Row as _};
 
 use super::link::DatabaseClock;
-use super::{memories, news, rows};
+use super::{access, memories, news, rows};
 use crate::group::draft::{Draft, count_claims, jobs_named_by};
 use crate::group::operation::Operation;
 use crate::{Change, StoreError};
@@ -85,6 +85,10 @@ async fn decide_and_write(
             }
             Operation::Memory(pending) => {
                 let changed = memories::change(connection, &pending.request, now).await?;
+                pending.answer = Some(Ok(changed));
+            }
+            Operation::Access(pending) => {
+                let changed = access::change(connection, &pending.request, now).await?;
                 pending.answer = Some(Ok(changed));
             }
             _ => {}

@@ -5,14 +5,19 @@ use std::collections::HashMap;
 use bellglass_protocol::id::JobId;
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, PgPool, Row as _};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _};
 use uuid::Uuid;
 
 use super::rows::{moment, text};
 use crate::StoreError;
 use crate::memory::{
-    MOST_COMPARED, Memory, MemoryChange, MemoryQuery, by_nearness, fused, vector_bytes, words_of,
+    MOST_COMPARED, Memory, MemoryChange, MemoryQuery, by_nearness, fused, owner_and_project,
+    project_key, vector_bytes, words_of,
 };
+
+/// Of the project `$1` and of whom `$2` stands for, where they are given.
+const WANTED: &str = "($1::text IS NULL OR substr(project, strpos(project, '/') + 1) = $1) \
+     AND ($2::text IS NULL OR substr(project, 1, strpos(project, '/')) = $2)";
 
 pub(super) async fn change(
     connection: &mut PgConnection,
@@ -24,7 +29,7 @@ pub(super) async fn change(
             "INSERT INTO memories (project, text, job_id, at, vector) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT DO NOTHING RETURNING id, project, text, job_id, at",
         )
-        .bind(text(&new.project))
+        .bind(text(&project_key(new.owner.as_deref(), &new.project)))
         .bind(text(&new.text))
         .bind(new.job.map(JobId::uuid))
         .bind(now.as_microsecond())
@@ -59,13 +64,13 @@ pub(super) async fn change(
 
 pub(super) async fn find(readers: &PgPool, query: &MemoryQuery) -> Result<Vec<Memory>, StoreError> {
     let words = query.words.as_deref();
-    let project = query.project.as_deref().map(text);
     if words.is_none() && query.vector.is_none() {
-        let rows = sqlx::query(
-            "SELECT id, project, text, job_id, at FROM memories \
-             WHERE $1::text IS NULL OR project = $1 ORDER BY id DESC LIMIT $2",
-        )
-        .bind(project)
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "SELECT id, project, text, job_id, at FROM memories WHERE {WANTED} \
+             ORDER BY id DESC LIMIT $3"
+        )))
+        .bind(query.project.as_deref().map(text))
+        .bind(query.whose.prefix())
         .bind(i64::from(query.limit))
         .fetch_all(readers)
         .await?;
@@ -91,22 +96,31 @@ pub(super) async fn find(readers: &PgPool, query: &MemoryQuery) -> Result<Vec<Me
     Ok(ids.into_iter().filter_map(|id| found.remove(&id)).collect())
 }
 
+pub(super) async fn one(readers: &PgPool, id: i64) -> Result<Option<Memory>, StoreError> {
+    let row = sqlx::query("SELECT id, project, text, job_id, at FROM memories WHERE id = $1")
+        .bind(id)
+        .fetch_optional(readers)
+        .await?;
+    row.as_ref().map(memory).transpose()
+}
+
 async fn by_words(
     readers: &PgPool,
     query: &MemoryQuery,
     words: &[&str],
 ) -> Result<Vec<i64>, StoreError> {
     // Each word becomes a query of its own, which none of its letters can change.
-    let rows = sqlx::query(
+    let rows = sqlx::query(AssertSqlSafe(format!(
         "SELECT id FROM memories, \
          (SELECT string_agg(part::text, ' | ')::tsquery AS wanted \
-          FROM (SELECT plainto_tsquery(config, word) AS part FROM unnest($1::text[]) AS word, \
+          FROM (SELECT plainto_tsquery(config, word) AS part FROM unnest($3::text[]) AS word, \
           unnest(ARRAY['english', 'simple']::regconfig[]) AS config) AS parts WHERE numnode(part) > 0) AS search \
-         WHERE words @@ wanted AND ($2::text IS NULL OR project = $2) \
-         ORDER BY ts_rank_cd(words, wanted) DESC, id DESC LIMIT $3",
-    )
-    .bind(words)
+         WHERE words @@ wanted AND {WANTED} \
+         ORDER BY ts_rank_cd(words, wanted) DESC, id DESC LIMIT $4"
+    )))
     .bind(query.project.as_deref().map(text))
+    .bind(query.whose.prefix())
+    .bind(words)
     .bind(i64::from(query.limit).saturating_mul(4))
     .fetch_all(readers)
     .await?;
@@ -118,12 +132,12 @@ async fn by_meaning(
     query: &MemoryQuery,
     vector: &[f32],
 ) -> Result<Vec<i64>, StoreError> {
-    let rows = sqlx::query(
-        "SELECT id, vector FROM memories \
-         WHERE vector IS NOT NULL AND ($1::text IS NULL OR project = $1) \
-         ORDER BY id DESC LIMIT $2",
-    )
+    let rows = sqlx::query(AssertSqlSafe(format!(
+        "SELECT id, vector FROM memories WHERE vector IS NOT NULL AND {WANTED} \
+         ORDER BY id DESC LIMIT $3"
+    )))
     .bind(query.project.as_deref().map(text))
+    .bind(query.whose.prefix())
     .bind(i64::from(MOST_COMPARED))
     .fetch_all(readers)
     .await?;
@@ -133,9 +147,11 @@ async fn by_meaning(
 }
 
 fn memory(row: &PgRow) -> Result<Memory, StoreError> {
+    let (owner, project) = owner_and_project(row.try_get(1)?);
     Ok(Memory {
         id: row.try_get(0)?,
-        project: row.try_get(1)?,
+        owner,
+        project,
         text: row.try_get(2)?,
         job: row.try_get::<Option<Uuid>, _>(3)?.map(JobId::from),
         at: moment(row.try_get(4)?)?,

@@ -5,6 +5,7 @@
 //! module and those below it know only how to put it into the database, and how to outlast it when it
 //! is away for a while.
 
+mod access;
 mod batch;
 mod fault;
 mod link;

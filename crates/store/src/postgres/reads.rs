@@ -165,10 +165,13 @@ pub(super) async fn lines_after(
 pub(super) async fn jobs(readers: &PgPool, filter: &JobFilter) -> Result<JobPage, StoreError> {
     let mut query = QueryBuilder::<Postgres>::new(
         "SELECT id, name, title, status, priority, scheduled_at, started_at, finished_at, \
-         steps_done, steps_total FROM jobs WHERE TRUE",
+         steps_done, steps_total, owner FROM jobs WHERE TRUE",
     );
     if let Some(status) = filter.status {
         query.push(" AND status = ").push_bind(status.as_str());
+    }
+    if let Some(owner) = &filter.owner {
+        query.push(" AND owner = ").push_bind(text(owner).into_owned());
     }
     if let Some(before) = filter.before {
         query.push(" AND id < ").push_bind(before.uuid());
@@ -210,6 +213,7 @@ fn read_summary(row: &PgRow) -> Result<JobSummary, StoreError> {
         finished_at: row.try_get::<Option<i64>, _>(7)?.map(moment).transpose()?,
         steps_done: small(row.try_get(8)?)?,
         steps_total: row.try_get::<Option<i64>, _>(9)?.map(small).transpose()?,
+        owner: row.try_get(10)?,
     })
 }
 

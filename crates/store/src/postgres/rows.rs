@@ -36,11 +36,11 @@ pub(super) async fn write_jobs(
     sqlx::query(
         "INSERT INTO jobs (id, status, priority, name, title, scheduled_at, started_at, \
          finished_at, generation, cancel_requested, worker, lease_until, last_seq, last_at, \
-         last_hash, steps_done, steps_total, failed_steps, result_seq) \
+         last_hash, steps_done, steps_total, failed_steps, result_seq, owner) \
          SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::text[], \
          $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bool[], $11::text[], \
          $12::bigint[], $13::bigint[], $14::bigint[], $15::bytea[], $16::bigint[], \
-         $17::bigint[], $18::text[], $19::bigint[]) \
+         $17::bigint[], $18::text[], $19::bigint[], $20::text[]) \
          ON CONFLICT (id) DO UPDATE SET status = excluded.status, \
          started_at = excluded.started_at, finished_at = excluded.finished_at, \
          generation = excluded.generation, cancel_requested = excluded.cancel_requested, \
@@ -68,6 +68,7 @@ pub(super) async fn write_jobs(
     .bind(rows.iter().map(|row| row.steps_total.map(i64::from)).collect::<Vec<_>>())
     .bind(rows.iter().map(|row| list_text(&row.failed_steps)).collect::<Vec<_>>())
     .bind(result_seq)
+    .bind(rows.iter().map(|row| row.owner.as_deref().map(text)).collect::<Vec<_>>())
     .execute(connection)
     .await?;
     Ok(())
@@ -104,7 +105,7 @@ macro_rules! select_jobs {
         concat!(
             "SELECT id, status, priority, name, title, scheduled_at, started_at, finished_at, \
              generation, cancel_requested, worker, lease_until, last_seq, last_at, last_hash, \
-             steps_done, steps_total, failed_steps, result_seq FROM jobs ",
+             steps_done, steps_total, failed_steps, result_seq, owner FROM jobs ",
             $rest
         )
     };
@@ -198,6 +199,7 @@ pub(super) fn read_row(row: &PgRow) -> Result<IndexRow, StoreError> {
         steps_total: row.try_get::<Option<i64>, _>(16)?.map(small).transpose()?,
         failed_steps: serde_json::from_str(row.try_get(17)?).map_err(corrupt)?,
         result_seq: row.try_get::<Option<i64>, _>(18)?.map(natural).transpose()?,
+        owner: row.try_get(19)?,
     })
 }
 

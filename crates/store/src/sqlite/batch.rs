@@ -5,7 +5,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::{memories, rows};
+use super::{access, memories, rows};
 use crate::group::draft::{Draft, count_claims, jobs_named_by};
 use crate::group::operation::Operation;
 use crate::index::now;
@@ -81,6 +81,10 @@ async fn decide_and_write(
                 let changed = memories::change(connection, &pending.request, now).await?;
                 pending.answer = Some(Ok(changed));
             }
+            Operation::Access(pending) => {
+                let changed = access::change(connection, &pending.request, now).await?;
+                pending.answer = Some(Ok(changed));
+            }
             _ => {}
         }
     }
@@ -131,6 +135,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            owner: None,
         };
         let (row, scheduled) = IndexRow::accept(spec, now());
         Operation::Schedule(Pending::new(Box::new(NewJob { row, line: scheduled.line })).0)

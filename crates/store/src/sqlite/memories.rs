@@ -9,10 +9,15 @@ use sqlx::{Row as _, SqliteConnection, SqlitePool};
 
 use crate::StoreError;
 use crate::memory::{
-    MOST_COMPARED, Memory, MemoryChange, MemoryQuery, any_of, by_nearness, fused, vector_bytes,
+    MOST_COMPARED, Memory, MemoryChange, MemoryQuery, any_of, by_nearness, fused,
+    owner_and_project, project_key, vector_bytes,
 };
 
 const COLUMNS: &str = "id, project, text, job_id, at";
+
+/// Of the project `$1` and of whom `$2` stands for, where they are given.
+const WANTED: &str = "($1 IS NULL OR substr(project, instr(project, '/') + 1) = $1)
+     AND ($2 IS NULL OR substr(project, 1, instr(project, '/')) = $2)";
 
 pub(super) async fn change(
     connection: &mut SqliteConnection,
@@ -24,7 +29,7 @@ pub(super) async fn change(
             "INSERT INTO memories (project, text, job_id, at, vector) VALUES ($1, $2, $3, $4, $5)
              ON CONFLICT DO NOTHING RETURNING id, project, text, job_id, at",
         )
-        .bind(&new.project)
+        .bind(project_key(new.owner.as_deref(), &new.project))
         .bind(&new.text)
         .bind(new.job.map(|job| job.to_string()))
         .bind(now.as_microsecond())
@@ -64,9 +69,10 @@ pub(super) async fn find(
     let words = query.words.as_deref();
     if words.is_none() && query.vector.is_none() {
         let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {COLUMNS} FROM memories WHERE $1 IS NULL OR project = $1 ORDER BY id DESC LIMIT $2"
+            "SELECT {COLUMNS} FROM memories WHERE {WANTED} ORDER BY id DESC LIMIT $3"
         )))
         .bind(&query.project)
+        .bind(query.whose.prefix())
         .bind(query.limit)
         .fetch_all(readers)
         .await?;
@@ -95,18 +101,25 @@ pub(super) async fn find(
     Ok(ids.into_iter().filter_map(|id| found.remove(&id)).collect())
 }
 
+pub(super) async fn one(readers: &SqlitePool, id: i64) -> Result<Option<Memory>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM memories WHERE id = $1");
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id).fetch_optional(readers).await?;
+    row.as_ref().map(memory).transpose()
+}
+
 async fn by_words(
     readers: &SqlitePool,
     query: &MemoryQuery,
     words: &str,
 ) -> Result<Vec<i64>, StoreError> {
-    let rows = sqlx::query(
+    let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
         "SELECT memories.id FROM memory_words JOIN memories ON memories.id = memory_words.rowid
-         WHERE memory_words MATCH $1 AND ($2 IS NULL OR project = $2)
-         ORDER BY bm25(memory_words), memories.id DESC LIMIT $3",
-    )
-    .bind(words)
+         WHERE memory_words MATCH $3 AND {WANTED}
+         ORDER BY bm25(memory_words), memories.id DESC LIMIT $4"
+    )))
     .bind(&query.project)
+    .bind(query.whose.prefix())
+    .bind(words)
     .bind(query.limit.saturating_mul(4))
     .fetch_all(readers)
     .await?;
@@ -118,11 +131,12 @@ async fn by_meaning(
     query: &MemoryQuery,
     vector: &[f32],
 ) -> Result<Vec<i64>, StoreError> {
-    let rows = sqlx::query(
+    let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
         "SELECT id, vector FROM memories
-         WHERE vector IS NOT NULL AND ($1 IS NULL OR project = $1) ORDER BY id DESC LIMIT $2",
-    )
+         WHERE vector IS NOT NULL AND {WANTED} ORDER BY id DESC LIMIT $3"
+    )))
     .bind(&query.project)
+    .bind(query.whose.prefix())
     .bind(MOST_COMPARED)
     .fetch_all(readers)
     .await?;
@@ -134,9 +148,11 @@ async fn by_meaning(
 fn memory(row: &SqliteRow) -> Result<Memory, StoreError> {
     let job: Option<String> = row.try_get("job_id")?;
     let at: i64 = row.try_get("at")?;
+    let (owner, project) = owner_and_project(row.try_get("project")?);
     Ok(Memory {
         id: row.try_get("id")?,
-        project: row.try_get("project")?,
+        owner,
+        project,
         text: row.try_get("text")?,
         job: job.and_then(|job| job.parse::<JobId>().ok()),
         at: Timestamp::from_microsecond(at).unwrap_or_default(),

@@ -3,6 +3,7 @@
 //! This file is the surface. What may happen to a job is decided in `rules`; this module and those
 //! below it know only how to put it into a database file.
 
+mod access;
 mod batch;
 mod memories;
 mod open;
@@ -285,6 +286,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            owner: None,
         }
     }
 

@@ -193,10 +193,13 @@ pub(super) async fn lines_after(
 pub(super) async fn jobs(readers: &SqlitePool, filter: &JobFilter) -> Result<JobPage, StoreError> {
     let mut query = QueryBuilder::<Sqlite>::new(
         "SELECT id, name, title, status, priority, scheduled_at, started_at, finished_at, \
-         steps_done, steps_total FROM jobs WHERE TRUE",
+         steps_done, steps_total, owner FROM jobs WHERE TRUE",
     );
     if let Some(status) = filter.status {
         query.push(" AND status = ").push_bind(status.as_str());
+    }
+    if let Some(owner) = &filter.owner {
+        query.push(" AND owner = ").push_bind(owner.as_str());
     }
     if let Some(before) = filter.before {
         query.push(" AND id < ").push_bind(before.to_string());
@@ -238,6 +241,7 @@ fn read_summary(row: &SqliteRow) -> Result<JobSummary, StoreError> {
         finished_at: row.try_get::<Option<i64>, _>(7)?.map(moment).transpose()?,
         steps_done: row.try_get(8)?,
         steps_total: row.try_get(9)?,
+        owner: row.try_get(10)?,
     })
 }
 

@@ -5,6 +5,7 @@ mod support;
 #[path = "../support/postgres.rs"]
 mod test_database;
 
+mod access;
 mod cancelling;
 mod claiming;
 mod leases;
@@ -38,6 +39,11 @@ macro_rules! conformance {
 macro_rules! for_every_behaviour {
     ($database:ident, $fresh:path) => {
         conformance! { $database, $fresh:
+            access::tokens_hold_until_they_run_out_or_are_revoked,
+            access::jobs_are_listed_by_whose_they_are,
+            access::what_a_user_has_used_is_counted,
+            access::a_share_key_is_kept_until_it_is_dropped,
+            access::projects_of_one_name_are_told_apart_by_whose_they_are,
             claiming::higher_priority_first_then_older,
             claiming::nothing_to_claim_is_no_error,
             claiming::no_job_is_claimed_twice,
