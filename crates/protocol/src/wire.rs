@@ -200,6 +200,8 @@ pub enum Request {
     /// Gives the sandbox its proxy port, or renews what it was given with it. Answered by
     /// [`Reply::Ok`].
     OpenWayOut { equipment: Equipment },
+    /// Says that a worker is there and awake. Answered by [`Reply::Ok`].
+    Attend,
 }
 
 /// What a kernel runs.

@@ -141,6 +141,11 @@ impl GuestClient {
         }
     }
 
+    /// Lets the guest know that its worker is there and awake.
+    pub async fn attend(&self) -> Result<(), ClientError> {
+        self.simple(&Request::Attend).await
+    }
+
     /// Kills a running call; whoever waits for it then gets its result.
     pub async fn cancel_call(&self, id: &CallId) -> Result<(), ClientError> {
         self.simple(&Request::CancelCall { id: id.clone() }).await

@@ -117,6 +117,15 @@ impl fmt::Debug for ShareKey {
     }
 }
 
+/// What may happen to tokens and keys. The answer says whether anything did.
+#[derive(Debug)]
+pub(crate) enum AccessChange {
+    AddToken(Token, TokenHash),
+    RevokeToken { id: String },
+    KeepShareKey(JobId, ShareKey),
+    DropShareKey(JobId),
+}
+
 /// What a user has used of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {

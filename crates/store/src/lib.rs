@@ -5,10 +5,13 @@
 pub mod access;
 pub mod artifacts;
 mod error;
+mod group;
 mod index;
 mod line;
 mod memory;
+mod postgres;
 mod private_dir;
+mod reading;
 mod rules;
 mod sqlite;
 mod title;
@@ -28,6 +31,7 @@ use tokio::sync::broadcast;
 
 pub use error::StoreError;
 pub use memory::{Memory, MemoryQuery, NewMemory, Whose};
+pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 /// The database side of the store. Every implementation passes the same conformance suite.
@@ -55,6 +59,20 @@ pub trait Store: access::Access + Send + Sync + 'static {
     /// Makes every lease of a worker run out now, so that its jobs can be claimed at once. For a
     /// worker that starts again under its old name after a crash, and for one that shuts down.
     async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError>;
+
+    /// Jobs that are not over and that nobody but this worker has claimed since it did.
+    async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError>;
+
+    /// Makes known at which address a worker can be asked for what runs with it, or that it cannot.
+    async fn announce_worker(
+        &self,
+        worker: &WorkerId,
+        address: Option<&str>,
+    ) -> Result<(), StoreError>;
+
+    /// The address of the worker that holds a job, as it was announced last; nothing if nobody holds
+    /// the job or its holder cannot be asked.
+    async fn address_of_holder(&self, job: JobId) -> Result<Option<String>, StoreError>;
 
     /// Appends events as the holder of a job. Refused with [`StoreError::StaleGeneration`] if
     /// the job was claimed again since, and with [`StoreError::JobEnded`] after its end. Durable

@@ -54,6 +54,8 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             let (protocol, version) = (PROTOCOL_VERSION, env!("CARGO_PKG_VERSION").into());
             answer(wire, Reply::Welcome { protocol, version, probe }).await
         }
+        // That it came at all is what it says.
+        Request::Attend => answer(wire, Reply::Ok).await,
         Request::Call { id, call, timeout_ms, received } => {
             match admit(guest, id, call, Duration::from_millis(timeout_ms)) {
                 Ok(call) => follow(wire, call, received).await,

@@ -238,6 +238,7 @@ async fn serve_connection(guest: Arc<Guest>, connection: UnixStream, attending: 
     tokio::spawn(driver);
     guest.latest_wire.send_replace(Some(mux.clone()));
     while let Some(stream) = incoming.recv().await {
+        attending.heard();
         let guest = guest.clone();
         tokio::spawn(async move {
             // A stream that breaks concerns nobody but its worker, who knows already.

@@ -8,19 +8,10 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::SqliteStore;
 use super::memories;
-use super::operation::Operation;
 use super::rows::{moment, natural};
-use crate::access::{Access, Role, ShareKey, Token, TokenHash, Usage};
+use crate::access::{Access, AccessChange, Role, ShareKey, Token, TokenHash, Usage};
+use crate::group::operation::Operation;
 use crate::{Memory, StoreError};
-
-/// What may happen to tokens and keys. The answer says whether anything did.
-#[derive(Debug)]
-pub(super) enum AccessChange {
-    AddToken(Token, TokenHash),
-    RevokeToken { id: String },
-    KeepShareKey(JobId, ShareKey),
-    DropShareKey(JobId),
-}
 
 pub(super) async fn change(
     connection: &mut SqliteConnection,

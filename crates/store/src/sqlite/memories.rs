@@ -9,21 +9,9 @@ use sqlx::{Row as _, SqliteConnection, SqlitePool};
 
 use crate::StoreError;
 use crate::memory::{
-    Memory, MemoryQuery, NewMemory, any_of, fused, nearness, owner_and_project, project_key,
-    vector_bytes, vector_of,
+    MOST_COMPARED, Memory, MemoryChange, MemoryQuery, any_of, by_nearness, fused,
+    owner_and_project, project_key, vector_bytes,
 };
-
-/// What may happen to memories. The answer is the memory as it then is; nothing if there is none, or
-/// none was added because the same text is kept already.
-#[derive(Debug)]
-pub(super) enum MemoryChange {
-    Add(NewMemory),
-    Edit { id: i64, text: String, vector: Option<Vec<f32>> },
-    Delete { id: i64 },
-}
-
-/// Memories that are compared by meaning. A project has a few hundred.
-const MOST_COMPARED: u32 = 20_000;
 
 const COLUMNS: &str = "id, project, text, job_id, at";
 
@@ -152,16 +140,9 @@ async fn by_meaning(
     .bind(MOST_COMPARED)
     .fetch_all(readers)
     .await?;
-    let mut near = Vec::new();
-    for row in &rows {
-        let bytes: Vec<u8> = row.try_get(1)?;
-        if let Some(nearness) = nearness(vector, &vector_of(&bytes)) {
-            near.push((row.try_get::<i64, _>(0)?, nearness));
-        }
-    }
-    near.sort_by(|one, other| other.1.total_cmp(&one.1));
-    near.truncate(query.limit.saturating_mul(4) as usize);
-    Ok(near.into_iter().map(|(id, _)| id).collect())
+    let kept = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    let kept: Vec<(i64, Vec<u8>)> = kept.collect::<Result<_, sqlx::Error>>()?;
+    Ok(by_nearness(vector, &kept, query.limit))
 }
 
 fn memory(row: &SqliteRow) -> Result<Memory, StoreError> {

@@ -89,7 +89,7 @@ fn newest_schema() -> i64 {
 }
 
 fn newer_schema(path: &Path, found: i64) -> StoreError {
-    StoreError::NewerSchema { path: path.into(), found, known: newest_schema() }
+    StoreError::NewerSchema { place: path.display().to_string(), found, known: newest_schema() }
 }
 
 #[derive(PartialEq)]

@@ -11,15 +11,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use crate::StoreError;
+use crate::group::draft::Line;
 use crate::index::IndexRow;
-
-/// A line of a job's log on its way into the database.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub(super) job: JobId,
-    pub(super) seq: u64,
-    pub(super) text: String,
-}
 
 /// Writes rows of the index, whether they are new or not.
 pub(super) async fn write_jobs(

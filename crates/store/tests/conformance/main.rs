@@ -2,6 +2,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/postgres.rs"]
+mod test_database;
 
 mod access;
 mod cancelling;
@@ -17,6 +19,7 @@ use std::sync::Arc;
 
 use bellglass_store::{SqliteStore, Store};
 use tempfile::TempDir;
+use test_database::TestDatabase;
 
 /// Makes a test of each behaviour for the database that `$fresh` opens empty.
 macro_rules! conformance {
@@ -51,6 +54,7 @@ macro_rules! for_every_behaviour {
             leases::renewing_reports_what_was_lost,
             leases::a_renewed_lease_holds,
             leases::released_leases_can_be_claimed_at_once,
+            leases::a_worker_knows_what_it_holds_and_others_where_it_is,
             cancelling::a_waiting_job_ends_at_once,
             cancelling::a_running_job_gets_one_event,
             cancelling::an_ended_job_stays_as_it_is,
@@ -75,6 +79,7 @@ macro_rules! for_every_behaviour {
             listing::by_status,
             listing::search_takes_text_literally,
             listing::search_finds_text_beyond_the_title,
+            listing::text_with_a_character_of_number_0_is_kept,
             listing::the_index_agrees_with_the_log,
             listing::every_status_is_counted,
         }
@@ -82,10 +87,18 @@ macro_rules! for_every_behaviour {
 }
 
 for_every_behaviour!(sqlite, crate::open_sqlite);
+for_every_behaviour!(postgres, crate::open_postgres);
 
 async fn open_sqlite() -> (Arc<dyn Store>, TempDir) {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::open(&dir.path().join("store.db")).await.unwrap();
     store.ping().await.unwrap();
     (Arc::new(store), dir)
+}
+
+async fn open_postgres() -> (Arc<dyn Store>, TestDatabase) {
+    let database = TestDatabase::create().await;
+    let store = database.open().await;
+    store.ping().await.unwrap();
+    (Arc::new(store), database)
 }
