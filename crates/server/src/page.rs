@@ -15,7 +15,8 @@ use rust_embed::{Embed, EmbeddedFile};
 /// what sandboxes serve, under host names of its own.
 fn policy(apps: Option<&str>) -> String {
     let frames = match apps {
-        Some(domain) => format!("http://*.{domain} https://*.{domain}"),
+        // Frames begin at our own address, which leads on to the app's.
+        Some(domain) => format!("'self' http://*.{domain} https://*.{domain}"),
         None => "'none'".into(),
     };
     format!(
@@ -40,6 +41,11 @@ pub(crate) fn index(request: &HeaderMap, apps: Option<&str>) -> Option<Response>
 /// The page that shows one desktop.
 pub(crate) fn desktop(request: &HeaderMap) -> Option<Response> {
     document("desktop.html", request, None)
+}
+
+/// The licences of what the page is made of beside our own code.
+pub(crate) fn notices(request: &HeaderMap) -> Option<Response> {
+    document("notices.txt", request, None)
 }
 
 fn document(path: &str, request: &HeaderMap, apps: Option<&str>) -> Option<Response> {
@@ -100,6 +106,7 @@ fn content_type(path: &str) -> Option<&'static str> {
         "js" => "text/javascript; charset=utf-8",
         "css" => "text/css; charset=utf-8",
         "svg" => "image/svg+xml",
+        "txt" => "text/plain; charset=utf-8",
         _ => return None,
     })
 }

@@ -19,11 +19,32 @@ export interface Pane {
 
 export const panes: Pane[] = [
   {
+    id: "desktop",
+    label: "Desktop",
+    icon: "system",
+    suits: ({ spec }) => spec.desktop != null || spec.image === "desktop",
+    load: () => import("../panes/Desktop.svelte"),
+  },
+  {
     id: "files",
     label: "Files",
     icon: "folder",
     suits: () => true,
     load: () => import("../panes/Files.svelte"),
+  },
+  {
+    id: "terminal",
+    label: "Terminal",
+    icon: "terminal",
+    suits: () => true,
+    load: () => import("../panes/Terminal.svelte"),
+  },
+  {
+    id: "apps",
+    label: "Apps",
+    icon: "window",
+    suits: () => true,
+    load: () => import("../panes/Apps.svelte"),
   },
   {
     id: "network",
