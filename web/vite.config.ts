@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig, type Plugin } from "vite";
-import { notices } from "./notices";
+import { notices } from "./notices.ts";
 
 const folder = "dist/page";
 

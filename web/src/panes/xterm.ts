@@ -18,7 +18,6 @@ export interface Drawn {
 
 export function draw(element: HTMLElement): Drawn {
   const terminal = new Terminal({
-    documentOverride: withoutInlineStyles(document),
     fontFamily: getComputedStyle(document.documentElement).getPropertyValue("--mono"),
     fontSize: 13,
     lineHeight: 1.15,
@@ -30,30 +29,29 @@ export function draw(element: HTMLElement): Drawn {
   });
   const fitting = new FitAddon();
   terminal.loadAddon(fitting);
-  terminal.open(element);
+  withoutInlineStyles(document, () => terminal.open(element));
   return { terminal, fit: () => fitting.fit() };
 }
 
 /**
- * xterm.js writes its rules into style elements, which this page's policy forbids. It is given a document
- * whose style elements hand their rules to the browser as stylesheets made by a script, which it allows.
+ * xterm.js writes its rules into style elements, which this page's policy forbids. While it makes them, it is
+ * given elements that hand their rules to the browser as stylesheets made by a script, which it allows.
  */
-function withoutInlineStyles(real: Document): Document {
-  return new Proxy(real, {
-    get(target, key) {
-      if (key === "createElement") {
-        return (name: string) => (name === "style" ? stylesheet(target) : target.createElement(name));
-      }
-      const value: unknown = Reflect.get(target, key);
-      return typeof value === "function" ? value.bind(target) : value;
-    },
-  });
+function withoutInlineStyles(page: Document, act: () => void): void {
+  const createElement = page.createElement.bind(page);
+  const instead = (name: string, options?: ElementCreationOptions) => (name === "style" ? stylesheet(page, createElement("span")) : createElement(name, options));
+  Object.defineProperty(page, "createElement", { value: instead, configurable: true });
+  try {
+    act();
+  } finally {
+    // What lies beneath is the browser's own again.
+    Reflect.deleteProperty(page, "createElement");
+  }
 }
 
-function stylesheet(page: Document): HTMLElement {
+function stylesheet(page: Document, element: HTMLElement): HTMLElement {
   const sheet = new CSSStyleSheet();
   page.adoptedStyleSheets.push(sheet);
-  const element = page.createElement("span");
   element.hidden = true;
   Object.defineProperty(element, "textContent", { set: (rules: string) => sheet.replaceSync(rules) });
   const remove = element.remove.bind(element);
