@@ -15,7 +15,7 @@ fail() {
 }
 
 inputs() {
-    find src index.html ./*.ts ./*.js ./*.json ../examples/*.json ../crates/server/openapi.json \
+    find src ./*.html ./*.ts ./*.js ./*.json ../examples/*.json ../crates/server/openapi.json \
         -type f ! -name schema.d.ts -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 }
 

@@ -20,11 +20,32 @@ export interface Pane {
 
 export const panes: Pane[] = [
   {
+    id: "desktop",
+    label: "Desktop",
+    icon: "system",
+    suits: ({ spec }, access) => access.change && (spec.desktop != null || spec.image === "desktop"),
+    load: () => import("../panes/Desktop.svelte"),
+  },
+  {
     id: "files",
     label: "Files",
     icon: "folder",
     suits: (_view, access) => access.files,
     load: () => import("../panes/Files.svelte"),
+  },
+  {
+    id: "terminal",
+    label: "Terminal",
+    icon: "terminal",
+    suits: (_view, access) => access.change,
+    load: () => import("../panes/Terminal.svelte"),
+  },
+  {
+    id: "apps",
+    label: "Apps",
+    icon: "window",
+    suits: (_view, access) => access.change,
+    load: () => import("../panes/Apps.svelte"),
   },
   {
     id: "network",

@@ -110,6 +110,9 @@ pub(crate) struct CreatedToken {
     known: TokenView,
 }
 
+/// Events say by these names that something was done by the program itself, or by somebody unknown.
+const OURS: [&str; 6] = ["user", "api", "mcp", "plan", "approval", "question"];
+
 /// List the tokens that were made
 #[utoipa::path(
     get, path = "/tokens", operation_id = "list_tokens", tag = "access",
@@ -149,6 +152,9 @@ pub(crate) async fn create(
     };
     if !is_project_name(&user) {
         return Err(invalid("user", "must be 1 to 64 letters, digits, `-`, `_` and `.`"));
+    }
+    if OURS.contains(&user.as_str()) {
+        return Err(invalid("user", "is a name by which events mean the program itself"));
     }
     let name = name.unwrap_or_default();
     if name.chars().count() > 100 || name.chars().any(char::is_control) {
