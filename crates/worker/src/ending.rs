@@ -16,6 +16,7 @@ use bellglass_store::{Store, StoreError};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 
+use crate::job::leave;
 use crate::job_log::JobLog;
 use crate::pack::{Addition, pack_workspace};
 use crate::queue::Shared;
@@ -74,10 +75,7 @@ pub(crate) async fn conclude(
     if let Some(sandbox) = &sandbox {
         match pack(shared, log, spec, sandbox, stop, known).await {
             Packed::Result(result) => events.push(EventBody::ResultStored { result }),
-            Packed::LeftTo(reason) => {
-                tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
-                return Ok(());
-            }
+            Packed::LeftTo(reason) => return leave(log, reason).await,
             Packed::Cancelled => (status, error) = (EndStatus::Cancelled, None),
             Packed::Failed(message) if status == EndStatus::Completed => {
                 status = EndStatus::Failed;

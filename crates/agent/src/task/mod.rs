@@ -382,6 +382,7 @@ impl Mind for TaskMind {
                 });
             }
             EventBody::Claimed { .. }
+            | EventBody::Released { .. }
             | EventBody::StepOutput { .. }
             | EventBody::ModelSaid { .. }
             | EventBody::McpConnected { .. }
