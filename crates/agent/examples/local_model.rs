@@ -48,6 +48,7 @@ fn request(system: &str, words: &str, most: u64) -> (Request, UnboundedReceiver<
         messages: Arc::new(vec![Message::User(words.into())]),
         most_output: Some(most),
         conversation: "local-model".into(),
+        pictures: Default::default(),
         live: Live::to(listener),
     };
     (request, heard)
