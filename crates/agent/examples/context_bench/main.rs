@@ -42,7 +42,7 @@ const WINDOW: u64 = 5;
 
 /// Ours beside somebody who puts the conversation together anew and counts it at every turn.
 fn turns(steps: &[u64]) -> Value {
-    let mut mind = TaskMind::new(u64::MAX / 4, Budget::default(), Vec::new());
+    let mut mind = TaskMind::new(1_000_000_000, Budget::default(), Vec::new());
     let mut log = Log::default();
     log.begin(&mut mind);
     let last = steps.iter().max().copied().unwrap_or_default() + WINDOW;

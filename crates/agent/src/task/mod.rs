@@ -104,7 +104,7 @@ impl TaskMind {
         // A share of it is for the answer.
         let readable = self.calibration.invert(limit - limit / 5);
         let most = readable.checked_sub(self.fixed_tokens)?;
-        let (target, summary) = (most * 6 / 10, (most / 8).min(8_000));
+        let (target, summary) = (most / 10 * 6, (most / 8).min(8_000));
         let context = &self.state.context;
         if !pictures::are_too_many(&context.pictures()) {
             return Some(Room { most, target, summary, pictures: usize::MAX });
