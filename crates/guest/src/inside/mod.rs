@@ -94,7 +94,8 @@ struct Guest {
 /// Becomes the guest of this sandbox and never returns.
 pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
     end(prepare(listener, &config, async |listener, placer| {
-        serve(listener, config.clone(), placer).await
+        let readiness = Readiness::begin(&config, Filter::OfGuest)?;
+        serve_job(listener, config.clone(), placer, readiness).await
     }))
 }
 
@@ -141,8 +142,17 @@ fn prepare(
 /// What tools are confined to, and how that looks from inside.
 struct Readiness {
     /// Made once, because nothing can be allocated after a fork.
-    confinement: Arc<Confinement>,
+    confinement: Confinement,
     seen: Seen,
+}
+
+/// Upon whom the filter of system calls is laid first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filter {
+    /// Upon each tool process, since the guest does not yet know its job.
+    OfTools,
+    /// Upon the guest, and by inheritance upon its tools.
+    OfGuest,
 }
 
 enum Seen {
@@ -152,8 +162,11 @@ enum Seen {
 }
 
 impl Readiness {
-    fn begin(config: &GuestConfig) -> io::Result<Self> {
-        let confinement = Arc::new(Confinement::prepare(config)?);
+    fn begin(config: &GuestConfig, filter: Filter) -> io::Result<Self> {
+        let mut confinement = Confinement::prepare(config)?;
+        if filter == Filter::OfGuest {
+            confinement.take_filter_upon_guest(config)?;
+        }
         let look = Look::begin(config, &confinement)?;
         Ok(Self { confinement, seen: Seen::Looking(look) })
     }
@@ -180,10 +193,10 @@ impl Seen {
     }
 }
 
-/// Serves every connection that comes. Returns only if the guest cannot start, or when it was left
-/// alone for too long.
+/// Serves every connection that comes, in a process that is not the guest's own. Returns only if the
+/// guest cannot start, or when it was left alone for too long.
 pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) -> io::Result<()> {
-    let readiness = Readiness::begin(&config)?;
+    let readiness = Readiness::begin(&config, Filter::OfTools)?;
     serve_job(listener, config, placer, readiness).await
 }
 
@@ -209,7 +222,7 @@ async fn serve_job(
         config,
         workspace,
         calls,
-        confinement,
+        confinement: Arc::new(confinement),
         probe,
         memory_kills,
         latest_wire,
