@@ -80,6 +80,9 @@ class Viewer:
 
     def skip(self, count: int) -> None:
         """Takes so many bytes without looking at them."""
+        if len(self.ahead) >= count:
+            self.ahead = self.ahead[count:]
+            return
         count -= len(self.ahead)
         self.ahead = b""
         while count > 0:
