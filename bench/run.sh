@@ -70,6 +70,18 @@ install_runtimes() {
     rm -f "$log"
 }
 
+# A driver that uses our own crates; built like the program that is measured.
+#   build_example PACKAGE EXAMPLE VARIABLE
+build_example() {
+    local folder=release profile=(--release)
+    case $binary in
+    */debug/*) folder=debug profile=() ;;
+    esac
+    cargo build --quiet --locked "${profile[@]}" --package "$1" --example "$2" ||
+        fail "the driver $2 could not be built"
+    export "$3=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/$2")"
+}
+
 # Drives our own sandboxes; built like the program that is measured.
 build_driver() {
     local folder=release profile=(--release)
@@ -125,5 +137,8 @@ case "${names:- sandbox} " in
     [ "$smoke" = yes ] || install_runtimes
     build_driver
     ;;
+esac
+case "${names:- context} " in
+*" context "*) build_example bellglass-agent context_bench BENCH_CONTEXT_DRIVER ;;
 esac
 exec "$venv/bin/python" -B bench/run.py --binary "$(realpath "$binary")" --scratch target/bench "$@"
