@@ -92,7 +92,7 @@ def programs(binary: pathlib.Path) -> dict:
         if shutil.which(runtime):
             version = re.search(r"\d[^ ,]*", first_line([runtime, "--version"]))
             found[runtime] = version[0] if version else "unknown"
-    for package in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic"):
+    for package in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic", "websockify"):
         found[package] = metadata.version(package)
     return found
 

@@ -64,6 +64,7 @@ if [ "$purpose" = test ]; then
         printf 'create_main_cluster = false\n' |
             as_root tee /etc/postgresql-common/createcluster.d/bellglass.conf >/dev/null
     fi
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
 fi
 

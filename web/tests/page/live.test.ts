@@ -86,8 +86,8 @@ test("the desktop shows what the job does, and belongs to one at a time", async 
 
   // Who only looks can do nothing; who has taken over can.
   await page.getByRole("button", { name: "Take over" }).click();
-  await expect(page.getByText("You have the mouse and the keyboard")).toBeVisible();
-  await expect(other.getByText("Somebody else works with it")).toBeVisible();
+  await expect(page.getByText("Yours now; the job waits")).toBeVisible();
+  await expect(other.getByText("Another person works with it")).toBeVisible();
   await other.getByRole("button", { name: "Take over" }).click();
   await expect(other.getByRole("alert")).toContainText("works with the desktop");
   const canvas = page.locator("[data-stand='shown'] canvas");
@@ -107,7 +107,7 @@ test("the desktop shows what the job does, and belongs to one at a time", async 
 
   // Who leaves hands back, whether they say so or not.
   await other.getByRole("button", { name: "Take over" }).click();
-  await expect(other.getByText("You have the mouse and the keyboard")).toBeVisible();
+  await expect(other.getByText("Yours now; the job waits")).toBeVisible();
   await other.close();
   await expect(page.locator("[data-kind='returned']")).toHaveCount(2);
 
