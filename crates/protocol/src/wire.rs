@@ -17,7 +17,7 @@ use crate::step::{OutputStream, StepStatus, ToolError};
 use crate::tool::ToolCall;
 
 /// Raised with every change that an older peer would misunderstand.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The largest frame that the worker takes from a guest.
 pub const MAX_FRAME_FROM_GUEST: usize = 1 << 20;
@@ -365,7 +365,7 @@ pub struct CallResult {
     /// The answer of a tool that has one beside output, such as a file's lines.
     pub text: Option<String>,
     pub error: Option<ToolError>,
-    pub duration_ms: u64,
+    pub duration_us: u64,
     /// Output bytes of the call in all.
     pub output_bytes: u64,
     /// Processes that the guest ended meanwhile because the sandbox had used up its memory.

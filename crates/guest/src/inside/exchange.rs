@@ -134,7 +134,7 @@ fn broken(call: &Call) -> CallResult {
         signal: None,
         text: None,
         error: Some(failure("internal_error", "the tool itself broke; try again in another way")),
-        duration_ms: 0,
+        duration_us: 0,
         output_bytes: call.output.total(),
         memory_kills: 0,
         note: None,

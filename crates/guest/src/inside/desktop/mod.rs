@@ -101,6 +101,12 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<(), Tool
 /// Starts it as a task of its own, which goes on when a call gives up: half a desktop would be in
 /// the way of the next.
 async fn get(guest: &Arc<Guest>, screen: Screen) -> Result<Arc<Live>, ToolError> {
+    // Most calls find it there, and need no task for that.
+    if let Ok(live) = guest.desktop.live.try_lock()
+        && let Some(live) = live.as_ref().filter(|live| !live.display.is_gone())
+    {
+        return Ok(live.clone());
+    }
     let guest = guest.clone();
     let getting = tokio::spawn(async move {
         let mut live = guest.desktop.live.lock().await;
@@ -194,7 +200,7 @@ impl Live {
                 let (x, y) = self.view().in_picture(x, y);
                 return Ok(Answer::text(format!("the pointer is at {x},{y}")));
             }
-            Move => self.go_to(call),
+            Move => self.go_to(call).and_then(|()| display.settle()),
             Click => self.click(call, 1, 1),
             DoubleClick => self.click(call, 1, 2),
             TripleClick => self.click(call, 1, 3),
@@ -300,12 +306,13 @@ impl Live {
         Ok((at.root_x, at.root_y))
     }
 
+    /// What is asked for afterwards comes after it; nobody has to wait in between.
     fn go_to(&self, call: &Computer) -> Done<()> {
         if call.x.is_some() {
             let (x, y) = self.place(call.x, call.y);
             self.point_at(x, y)?;
         }
-        self.display.settle()
+        Ok(())
     }
 
     fn point_at(&self, x: i16, y: i16) -> Done<()> {

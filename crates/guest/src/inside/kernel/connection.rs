@@ -57,6 +57,32 @@ pub(super) enum Origin {
     Broadcast,
 }
 
+/// What the kernels of one language are reached by, each after the other: whoever was connected to one
+/// is connected to the next.
+pub(super) struct Identity {
+    key: String,
+    folder: PathBuf,
+    place: Place,
+}
+
+impl Identity {
+    fn new(language: Language) -> io::Result<Self> {
+        let key = random_word()?;
+        let folder = private_folder().join(format!("kernel-{}", &key[..8]));
+        let place = match language {
+            Language::Python => Place::Sockets(folder.join("s")),
+            // Deno's kernel has no other sockets.
+            Language::TypeScript => Place::Ports(free_ports()?),
+        };
+        Ok(Self { key, folder, place })
+    }
+
+    /// As a connection file says it.
+    pub(super) fn connection(&self) -> Value {
+        self.place.connection(&self.key)
+    }
+}
+
 /// The folder of a kernel's sockets and connection file; it goes with the kernel.
 struct Files(PathBuf);
 
@@ -111,22 +137,25 @@ const IOPUB: usize = 1;
 const CONTROL: usize = 3;
 
 impl Kernel {
-    /// Starts a kernel and returns once it answers.
-    pub(super) async fn start(guest: &Guest, language: Language) -> Result<Self, ToolError> {
+    /// Starts a kernel and returns once it answers. One that does not start takes its identity with it,
+    /// since somebody else may have its ports by now.
+    pub(super) async fn start(
+        guest: &Guest,
+        language: Language,
+        identity: &mut Option<Identity>,
+    ) -> Result<Self, ToolError> {
         let broken = |error: io::Error| {
             failure("kernel_not_started", format!("the kernel could not be started: {error}"))
         };
-        let key = random_word().map_err(broken)?;
-        let folder = private_folder().join(format!("kernel-{}", &key[..8]));
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(broken)?;
-        let files = Files(folder.clone());
-        let place = match language {
-            Language::Python => Place::Sockets(folder.join("s")),
-            // Deno's kernel has no other sockets.
-            Language::TypeScript => Place::Ports(free_ports().map_err(broken)?),
+        let known = match identity.take() {
+            Some(identity) => identity,
+            None => Identity::new(language).map_err(broken)?,
         };
+        let Identity { key, folder, place } = &known;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(broken)?;
+        let files = Files(folder.clone());
         let file = folder.join("connection.json");
-        write_private(&file, &place.connection(&key).to_string()).map_err(broken)?;
+        write_private(&file, &known.connection().to_string()).map_err(broken)?;
         let command = command(guest, language, &file)?;
         let process = Process::start(&command, &guest.confinement)?;
         let (stdout, stderr, supervisor) = process.split();
@@ -137,7 +166,7 @@ impl Kernel {
         let (told, ended) = watch::channel(None);
         tokio::spawn(see_end(supervisor, told));
 
-        let opened = open(&place, key, ended.clone());
+        let opened = open(place, key.clone(), ended.clone());
         let mut opened = match timeout(STARTING, opened).await {
             Ok(Ok(opened)) => opened,
             failed => {
@@ -153,6 +182,7 @@ impl Kernel {
             }
         };
         let language_info = std::mem::take(&mut opened.language_info);
+        *identity = Some(known);
         Ok(Self {
             supervisor: pid,
             signer: opened.signer,
