@@ -37,6 +37,7 @@ mod supervisor;
 mod terminal;
 mod tools;
 mod transfer;
+mod tunnel;
 mod way_out;
 mod workspace;
 
@@ -61,6 +62,7 @@ use desktop::Desktop;
 use kernel::Kernels;
 use probe::Look;
 use terminal::Sessions;
+use tunnel::Tunnels;
 pub use way_out::Placer;
 use way_out::WayOut;
 use workspace::Workspace;
@@ -85,6 +87,7 @@ struct Guest {
     kernels: Kernels,
     desktop: Desktop,
     browsers: Browsers,
+    tunnels: Tunnels,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -213,6 +216,7 @@ async fn serve_job(
         kernels: Kernels::default(),
         desktop: Desktop::default(),
         browsers: Browsers::default(),
+        tunnels: Tunnels::default(),
     });
     loop {
         let accepted = tokio::select! {
