@@ -101,7 +101,7 @@ async fn shell(
             shown = shown => shown?,
             typed = take_input(&mut from_person, &pty, Resizing::Follows) => typed?,
         }
-        Ok::<_, WireError>(to_person.send(Frame::message(&Reply::End)).await?)
+        to_person.send(Frame::message(&Reply::End)).await
     }
     .await;
     kill(guest, &supervisor).await;
@@ -139,7 +139,7 @@ async fn watch(mut wire: Wire, session: &Arc<Session>) -> Result<(), WireError> 
         shown = shown => shown?,
         typed = take_input(&mut from_person, &session.pty, Resizing::Ignored) => typed?,
     }
-    Ok(to_person.send(Frame::message(&Reply::End)).await?)
+    to_person.send(Frame::message(&Reply::End)).await
 }
 
 async fn show(to_person: &mut ToPerson, piece: Bytes) -> Result<(), WireError> {
