@@ -163,6 +163,16 @@ impl EventPrinter {
             EventBody::ToolUsed { by, call, .. } => {
                 self.line(text, DIM, &format!("● {} used {}", safe(by), call.name()));
             }
+            EventBody::LiveOpened { by, place } => {
+                let place = place.to_string();
+                self.line(text, DIM, &format!("● {} opened {}", safe(by), safe(&place)));
+            }
+            EventBody::DesktopTaken { by } => {
+                self.line(text, YELLOW, &format!("● {} took over the desktop", safe(by)));
+            }
+            EventBody::DesktopReturned { by } => {
+                self.line(text, DIM, &format!("● {} handed the desktop back", safe(by)));
+            }
             EventBody::ApprovalRequested { approval } => {
                 let wish = match &approval.wish {
                     Wish::Tool { name, arguments } => format!("call {name} {arguments}"),

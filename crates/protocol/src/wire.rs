@@ -15,6 +15,7 @@ use crate::job::Screen;
 use crate::report::Probe;
 use crate::step::{OutputStream, StepStatus, ToolError};
 use crate::tool::ToolCall;
+use crate::tunnel::{Inside, ListeningPort, MAX_PORTS, Terminal, TerminalSize};
 
 /// Raised with every change that an older peer would misunderstand.
 pub const PROTOCOL_VERSION: u32 = 2;
@@ -200,6 +201,14 @@ pub enum Request {
     /// Gives the sandbox its proxy port, or renews what it was given with it. Answered by
     /// [`Reply::Ok`].
     OpenWayOut { equipment: Equipment },
+    /// Connects to something inside. Answered by [`Reply::Ok`]; then bytes go both ways as they are,
+    /// without frames, until a side has closed.
+    Connect { to: Inside },
+    /// Opens a terminal for a person. Answered by [`Reply::Terminal`]; then data frames are typed and
+    /// output frames are shown, until the shell ends ([`Reply::End`]) or the stream does.
+    OpenTerminal { terminal: Terminal },
+    /// What listens inside. Answered by [`Reply::Ports`].
+    ListPorts,
 }
 
 /// What a kernel runs.
@@ -258,6 +267,13 @@ pub enum Reply {
         error: Option<String>,
     },
     End,
+    /// The terminal is there, and so large.
+    Terminal {
+        size: TerminalSize,
+    },
+    Ports {
+        ports: Vec<ListeningPort>,
+    },
 }
 
 impl Reply {
@@ -273,6 +289,10 @@ impl Reply {
                 error.code.truncate(error.code.floor_char_boundary(MAX_ERROR_CODE));
                 error.message.truncate(error.message.floor_char_boundary(MAX_ERROR_MESSAGE));
                 Self::Error { error }
+            }
+            Self::Ports { mut ports } => {
+                ports.truncate(MAX_PORTS);
+                Self::Ports { ports: ports.into_iter().map(ListeningPort::bounded).collect() }
             }
             reply => reply,
         })
@@ -291,6 +311,8 @@ impl Reply {
             Self::Entry { .. } => "an entry",
             Self::EntryEnd { .. } => "an entry's end",
             Self::End => "an end",
+            Self::Terminal { .. } => "a terminal",
+            Self::Ports { .. } => "a list of ports",
         }
     }
 }
@@ -354,6 +376,8 @@ pub enum Receipt {
     Received { bytes: u64 },
     /// All data was sent.
     EndOfData,
+    /// The window in which a terminal is shown has this size now.
+    Resized { size: TerminalSize },
 }
 
 /// How a call ended, as the guest tells it. Its output went before it as frames.

@@ -7,6 +7,7 @@ mod attachments;
 mod capture;
 mod clock;
 mod connection_log;
+mod control;
 mod ending;
 mod hands;
 mod host_approval;
@@ -27,7 +28,8 @@ mod way_out;
 mod world;
 mod zip_names;
 
-pub use live::{LiveSandbox, LiveSandboxes};
+pub use control::Taken;
+pub use live::{LiveError, LiveSandbox, LiveSandboxes, LiveTerminal, LiveTunnel};
 pub use mcp::OperatorServer;
 pub use memory::Embedder;
 pub use queue::{Worker, WorkerSettings};

@@ -17,7 +17,7 @@ use super::Guest;
 use super::calls::{Admission, Call};
 use super::failure::failure;
 use super::follow::follow;
-use super::{desktop, kernel, service, tools, transfer};
+use super::{desktop, kernel, ports, service, terminal, tools, transfer, tunnel};
 
 pub(super) type Wire = Framed<MuxStream, FrameCodec>;
 
@@ -88,6 +88,12 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         Request::OpenWayOut { equipment } => {
             let opened = guest.way_out.open(guest.latest_wire.subscribe(), equipment).await;
             answer(wire, ok_or(opened)).await
+        }
+        Request::Connect { to } => tunnel::connect(guest, wire, to).await,
+        Request::OpenTerminal { terminal } => terminal::open(guest, wire, terminal).await,
+        Request::ListPorts => {
+            let ports = tokio::task::spawn_blocking(ports::listening).await.unwrap_or_default();
+            answer(wire, Reply::Ports { ports }).await
         }
     }
 }

@@ -38,6 +38,7 @@ mod supervisor;
 mod terminal;
 mod tools;
 mod transfer;
+mod tunnel;
 mod way_out;
 mod workspace;
 
@@ -63,6 +64,7 @@ use jupyter::Jupyter;
 use kernel::Kernels;
 use probe::Look;
 use terminal::Sessions;
+use tunnel::Tunnels;
 pub use way_out::Placer;
 use way_out::WayOut;
 use workspace::Workspace;
@@ -88,6 +90,7 @@ struct Guest {
     jupyter: Jupyter,
     desktop: Desktop,
     browsers: Browsers,
+    tunnels: Tunnels,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -217,6 +220,7 @@ async fn serve_job(
         jupyter: Jupyter::default(),
         desktop: Desktop::default(),
         browsers: Browsers::default(),
+        tunnels: Tunnels::default(),
     });
     loop {
         let accepted = tokio::select! {

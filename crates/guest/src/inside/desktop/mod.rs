@@ -9,6 +9,7 @@ mod picture;
 mod start;
 mod windows;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use x11rb::protocol::xproto::{
 };
 use x11rb::protocol::xtest::ConnectionExt as _;
 
+use tokio::net::UnixStream;
 use tokio::time::sleep_until;
 
 use super::Guest;
@@ -84,6 +86,8 @@ struct Live {
     display: Arc<Display>,
     keyboard: Keyboard,
     view: Mutex<View>,
+    /// The socket on which viewers are served.
+    rfb: PathBuf,
 }
 
 impl Desktop {
@@ -96,6 +100,14 @@ impl Desktop {
 /// Starts the desktop unless it runs.
 pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<(), ToolError> {
     get(guest, screen).await.map(drop)
+}
+
+/// Connects to the desktop's VNC server, which is started first unless it runs.
+pub(super) async fn view(guest: &Arc<Guest>, screen: Screen) -> Result<UnixStream, ToolError> {
+    let live = get(guest, screen).await?;
+    UnixStream::connect(&live.rfb).await.map_err(|error| {
+        failure("no_desktop", format!("the desktop's VNC server cannot be reached: {error}"))
+    })
 }
 
 /// Starts it as a task of its own, which goes on when a call gives up: half a desktop would be in
@@ -182,9 +194,9 @@ pub(super) async fn xdot(
 }
 
 impl Live {
-    fn new(display: Arc<Display>, keyboard: Keyboard) -> Self {
+    fn new(display: Arc<Display>, keyboard: Keyboard, rfb: PathBuf) -> Self {
         let view = Mutex::new(View::of_screen(display.width, display.height));
-        Self { display, keyboard, view }
+        Self { display, keyboard, view, rfb }
     }
 
     fn act(&self, call: &Computer, until: Instant, stop: &Stop) -> Result<Answer, ToolError> {

@@ -92,7 +92,7 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, To
         kill_supervised(guest, xserver).await;
         return Err(failure("no_desktop", "the window manager did not start"));
     }
-    Ok(Live::new(display, keyboard))
+    Ok(Live::new(display, keyboard, rfb))
 }
 
 fn connect() -> io::Result<Arc<Display>> {
