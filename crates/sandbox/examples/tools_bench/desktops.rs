@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use bellglass_protocol::job::Screen;
+use bellglass_protocol::tunnel::Inside;
+use tokio::io::AsyncReadExt as _;
 
 use crate::peer::{Speaker, figure};
 use crate::subject::{Failure, OURS, Ours};
@@ -16,6 +18,15 @@ pub(crate) async fn measure(ours: &Ours, plan: &Plan, times: &mut Times) -> Resu
         let began = Instant::now();
         hands.sandbox.guest().start_desktop(Screen::default()).await?;
         times.add("desktop ready", OURS, began.elapsed());
+        // A viewer that comes at once is let in when all of the desktop is there.
+        let mut viewer =
+            hands.sandbox.guest().tunnel(Inside::Desktop { screen: Screen::default() }).await?;
+        let mut greeting = [0; 4];
+        viewer.read_exact(&mut greeting).await?;
+        times.add("desktop greeting", OURS, began.elapsed());
+        if greeting != *b"RFB " {
+            return Err(format!("a viewer was greeted by {greeting:?}").into());
+        }
         hands.destroy().await?;
         for speaker in &mut speakers {
             let answer = tokio::task::block_in_place(|| speaker.ask("start"))?;

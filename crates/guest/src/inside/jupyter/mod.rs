@@ -30,6 +30,9 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 /// It starts faster where it finds no Node, for which it has no use.
 const SEARCH_PATH: &str = "/usr/bin:/bin";
 
+/// The path that it is shown under: it has an origin of its own.
+const BASE: &str = "/";
+
 const KERNELS: &str = include_str!("bellglass_kernels.py");
 const CONFIGURATION: &str = include_str!("server_config.py");
 
@@ -44,9 +47,16 @@ struct Live {
     ended: watch::Receiver<bool>,
 }
 
+/// A connection to JupyterLab, which is started unless it runs.
+pub(super) async fn visit(guest: &Arc<Guest>) -> Result<UnixStream, ToolError> {
+    let socket = socket(guest, BASE).await?;
+    let gone = |error| failure("no_jupyter", format!("JupyterLab does not listen: {error}"));
+    UnixStream::connect(socket).await.map_err(gone)
+}
+
 /// Where JupyterLab listens. Starts it unless it runs: as a task of its own, which goes on when whoever
-/// asked goes away. `base` is the path that it is shown under, which its first start decides.
-pub(super) async fn socket(guest: &Arc<Guest>, base: &str) -> Result<PathBuf, ToolError> {
+/// asked goes away.
+async fn socket(guest: &Arc<Guest>, base: &str) -> Result<PathBuf, ToolError> {
     let (guest, base) = (guest.clone(), base.to_owned());
     let starting = tokio::spawn(async move {
         let mut live = guest.jupyter.live.lock().await;
