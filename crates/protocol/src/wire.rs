@@ -178,6 +178,8 @@ pub enum Request {
     /// All that was run in the kernel of a language, as a notebook. Answered as
     /// [`Request::ReadFile`].
     ReadNotebook { language: Language },
+    /// The screen of a desktop that runs, as a PNG. Answered as [`Request::ReadFile`].
+    ReadScreen,
     /// Starts the kernel of a language before it is needed. Answered by [`Reply::Ok`] at once.
     WarmKernel { language: Language },
     /// Starts the desktop. Answered by [`Reply::Ok`] once it is there; by an error in an image that
@@ -419,6 +421,9 @@ pub const MAX_MEDIA_TYPE: usize = 100;
 
 /// The largest notebook that is taken from a guest.
 pub const MAX_NOTEBOOK: u64 = 64 << 20;
+
+/// The largest picture of a screen that is taken from a guest.
+pub const MAX_SCREEN: u64 = 64 << 20;
 
 /// Something in the workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

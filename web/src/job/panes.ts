@@ -5,6 +5,7 @@ import type { Component } from "svelte";
 import type { IconName } from "../parts/Icon.svelte";
 import type { JobView } from "./fold";
 import type { LiveJob } from "./live.svelte";
+import { notebooksOf } from "./notebooks";
 
 export interface Pane {
   id: string;
@@ -24,6 +25,13 @@ export const panes: Pane[] = [
     icon: "folder",
     suits: () => true,
     load: () => import("../panes/Files.svelte"),
+  },
+  {
+    id: "notebook",
+    label: "Notebook",
+    icon: "code",
+    suits: (view) => notebooksOf(view).length > 0,
+    load: () => import("../panes/Notebook.svelte"),
   },
   {
     id: "network",

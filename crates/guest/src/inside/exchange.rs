@@ -68,6 +68,10 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             Ok(notebook) => transfer::send_content(wire, notebook).await,
             Err(error) => answer(wire, Reply::Error { error }).await,
         },
+        Request::ReadScreen => match desktop::last_look(guest).await {
+            Ok(picture) => transfer::send_content(wire, picture).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
         Request::StartDesktop { screen } => {
             answer(wire, ok_or(desktop::start(guest, screen).await)).await
         }

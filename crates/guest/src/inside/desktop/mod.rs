@@ -133,6 +133,24 @@ async fn get(guest: &Arc<Guest>, screen: Screen) -> Result<Arc<Live>, ToolError>
     getting.await.unwrap_or_else(|_| Err(failure("no_desktop", "starting it broke")))
 }
 
+/// The screen as it is, if there is one. It starts none, and counts as no screenshot.
+pub(super) async fn last_look(guest: &Arc<Guest>) -> Result<bytes::Bytes, ToolError> {
+    let live = guest.desktop.live.try_lock().ok().and_then(|live| live.clone());
+    let live = live.filter(|live| !live.display.is_gone());
+    let live = live.ok_or_else(|| failure("no_desktop", "no desktop runs"))?;
+    let looking = tokio::task::spawn_blocking(move || {
+        let (width, height) = (live.display.width, live.display.height);
+        let area = View::of_screen(width, height).area;
+        let colours = picture::pixels(&live.display, area)?;
+        picture::png(&colours, area.width, area.height)
+    });
+    // A program that has seized the screen holds it up.
+    let looked = tokio::time::timeout(SEIZED, looking).await;
+    let picture = looked.map_err(|_| failure("desktop_failed", "the screen is seized"))?;
+    let picture = picture.map_err(|_| failure("desktop_failed", "looking at it broke"))??;
+    Ok(picture.into())
+}
+
 /// What a call says whose time was up.
 fn late() -> Answer {
     let error = Some(failure("timed_out", "the desktop did not answer in time; try again"));
