@@ -18,7 +18,7 @@ use bellglass_protocol::quantity::{ByteSize, Seconds};
 use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_sandbox::pool::PoolSize;
-use bellglass_server::{Secret, ServerSettings};
+use bellglass_server::{Secret, ServerSettings, VncSettings};
 use bellglass_worker::OperatorServer;
 use serde::Deserialize;
 
@@ -27,6 +27,7 @@ use crate::host_network::{HostNetwork, NetworkConfig};
 use crate::installation::{SandboxSettings, WarmSettings};
 use crate::mcp_config::{self, McpSection};
 use crate::model_config::{self, MemorySection, ModelEnvironment, ModelSection};
+use crate::port_range::PortRange;
 use crate::secret_config::SecretSection;
 
 /// What `bellglass.toml` may say.
@@ -58,6 +59,9 @@ pub(crate) struct ServerSection {
     pub(crate) listen: String,
     pub(crate) token: Option<String>,
     pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) sandbox_domain: Option<String>,
+    pub(crate) vnc_ports: Option<PortRange>,
+    pub(crate) vnc_password: Option<String>,
     pub(crate) body_limit: ByteSize,
     pub(crate) upload_limit: ByteSize,
 }
@@ -69,6 +73,9 @@ impl Default for ServerSection {
             listen: "127.0.0.1:8000".into(),
             token: None,
             allowed_hosts: Vec::new(),
+            sandbox_domain: None,
+            vnc_ports: None,
+            vnc_password: None,
             body_limit: settings.body_limit,
             upload_limit: settings.upload_limit,
         }
@@ -334,7 +341,11 @@ impl Config {
     }
 
     /// The settings of the HTTP side. Refuses to serve the world without a token.
-    pub(crate) fn server_settings(&self, listen: SocketAddr) -> anyhow::Result<ServerSettings> {
+    pub(crate) fn server_settings(
+        &self,
+        listen: SocketAddr,
+        data: &Path,
+    ) -> anyhow::Result<ServerSettings> {
         let section = &self.file.server;
         let token = self.environment.token.as_ref().or(section.token.as_ref());
         if let Some(token) = token
@@ -354,6 +365,12 @@ impl Config {
         Ok(ServerSettings {
             token: token.map(Secret::new),
             allowed_hosts: section.allowed_hosts.clone(),
+            sandbox_domain: section.sandbox_domain.clone(),
+            vnc: section.vnc_ports.map(|PortRange { first, last }| VncSettings {
+                ports: first..=last,
+                password: section.vnc_password.as_ref().map(Secret::new),
+                record: data.join("vnc-ports.json"),
+            }),
             body_limit: section.body_limit,
             upload_limit: section.upload_limit,
             loopback_only,
@@ -517,16 +534,17 @@ mod tests {
         };
         let world: SocketAddr = "0.0.0.0:8000".parse().unwrap();
         let here: SocketAddr = "127.0.0.1:8000".parse().unwrap();
-        assert!(config(None).server_settings(world).is_err());
-        assert!(config(Some("short")).server_settings(world).is_err());
-        assert!(config(Some("0123456789abcdef")).server_settings(world).is_ok());
-        assert!(config(None).server_settings(here).is_ok());
+        let data = Path::new("data");
+        assert!(config(None).server_settings(world, data).is_err());
+        assert!(config(Some("short")).server_settings(world, data).is_err());
+        assert!(config(Some("0123456789abcdef")).server_settings(world, data).is_ok());
+        assert!(config(None).server_settings(here, data).is_ok());
     }
 
     #[test]
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
-        let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
+        let all = "data images listen token allowed_hosts sandbox_domain vnc_ports vnc_password body_limit upload_limit slots lease sweep \
                    default base_url fallback wire idle_time context_tokens reasoning recordings record embeddings command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");

@@ -7,7 +7,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use crate::SharedServer;
-use crate::guard::put_protective_headers;
+use crate::apps;
+use crate::guard::{named_host, put_protective_headers};
 use crate::leftovers;
 use crate::metrics::Observed;
 
@@ -17,6 +18,12 @@ pub(crate) async fn pass(
     request: Request,
     next: Next,
 ) -> Response {
+    // Content of sandboxes has host names of its own, under which nothing else is served.
+    if let Ok(host) = named_host(&request)
+        && let Some(app) = server.apps.domain.app(&host)
+    {
+        return apps::answer(&server, app, &host, request).await;
+    }
     let observed = Observed::begin(&request);
     let (request, rest) = leftovers::lend(request);
     let mut response = match server.guard.admit(&request) {

@@ -67,6 +67,16 @@ impl Guard {
     }
 }
 
+impl Guard {
+    /// Whether the request shows a token of ours, right where a token is shown.
+    pub(crate) fn shows_token(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::Token(token) => bearer(headers).is_some_and(|shown| token.matches(shown)),
+            Self::LocalUser { .. } => false,
+        }
+    }
+}
+
 /// Pages that hold nothing of anybody's, whatever follows in their addresses.
 fn is_public_page(path: &str) -> bool {
     matches!(path, "/" | "/docs" | "/docs/docs.js" | "/docs/pages.css" | "/openapi.json")
@@ -90,7 +100,8 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-fn named_host(request: &Request) -> Result<Authority, ApiError> {
+/// The host that a request names.
+pub(crate) fn named_host(request: &Request) -> Result<Authority, ApiError> {
     let authority = match request.headers().get(header::HOST) {
         Some(host) => Authority::try_from(host.as_bytes()).ok(),
         None => request.uri().authority().cloned(),

@@ -4,6 +4,7 @@
 //! knows the store and three small traits, [`LiveJobs`], [`Images`] and [`Isolation`]; how a sandbox or an agent
 //! works it must not know.
 
+mod apps;
 mod archive;
 mod content;
 mod controllers;
@@ -20,10 +21,13 @@ mod metrics;
 mod openapi;
 mod page;
 mod problem;
+mod rfb;
 mod router;
 mod serve;
 mod session;
 mod settings;
+mod sockets;
+mod vnc;
 
 use std::sync::Arc;
 
@@ -34,12 +38,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use controllers::mcp::tool_call;
 pub use idle::{FileData, IDLE, end_when_idle, let_go_of_idle_readers};
-pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
+pub use live::{
+    Duplex, Images, Isolation, LiveContent, LiveError, LiveJobs, LiveStream, LiveTerminal, Taken,
+    TerminalInput,
+};
 pub use openapi::openapi;
 pub use problem::Problem;
 pub use router::router;
 pub use serve::serve;
 pub use settings::{Secret, ServerSettings};
+pub use vnc::VncSettings;
 
 /// Everything that the server is made of.
 pub struct App {
@@ -68,6 +76,9 @@ pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 struct Server {
     app: App,
     guard: guard::Guard,
+    apps: apps::Apps,
+    /// Ports of desktops, where they are configured.
+    vnc: Option<vnc::VncPorts>,
     metrics: metrics::Metrics,
     /// Places for readers of files of jobs that have ended.
     archive_readers: Arc<tokio::sync::Semaphore>,

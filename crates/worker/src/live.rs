@@ -54,16 +54,10 @@ type Visits = HashMap<(String, LivePlace), Instant>;
 const SAME_VISIT: Duration = Duration::from_secs(600);
 
 /// A connection to something inside, and its place among so many.
-pub struct LiveTunnel {
-    pub tunnel: Tunnel,
-    pub place: OwnedSemaphorePermit,
-}
+pub type LiveTunnel = (Tunnel, OwnedSemaphorePermit);
 
 /// A terminal for a person, and its place among so many.
-pub struct LiveTerminal {
-    pub terminal: OpenTerminal,
-    pub place: OwnedSemaphorePermit,
-}
+pub type LiveTerminal = (OpenTerminal, OwnedSemaphorePermit);
 
 /// Why somebody does not get into a sandbox.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +133,7 @@ impl LiveSandbox {
     /// Connects to something inside. Says nothing about it in the log: a page connects many times.
     pub async fn connect(&self, to: Inside) -> Result<LiveTunnel, LiveError> {
         let place = self.place()?;
-        Ok(LiveTunnel { tunnel: self.guest.tunnel(to).await?, place })
+        Ok((self.guest.tunnel(to).await?, place))
     }
 
     /// Connects to the desktop, which is started unless it runs.
@@ -161,7 +155,7 @@ impl LiveSandbox {
         };
         let terminal = self.guest.open_terminal(terminal).await?;
         self.note_visit(by, visited).await?;
-        Ok(LiveTerminal { terminal, place })
+        Ok((terminal, place))
     }
 
     /// Gives the desktop to a person, until what this returns is dropped.

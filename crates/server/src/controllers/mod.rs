@@ -1,8 +1,10 @@
 //! One file for each resource of the API.
 
+pub(crate) mod apps;
 pub(crate) mod cancel;
 pub(crate) mod changes;
 pub(crate) mod context;
+pub(crate) mod desktop;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod jobs;
@@ -19,3 +21,4 @@ pub(crate) mod sessions;
 pub(crate) mod status;
 pub(crate) mod steering;
 pub(crate) mod steps;
+pub(crate) mod terminal;

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::SharedServer;
 use crate::extract::{JobPath, Parameters, parse_job_id};
 use crate::links::{self, Links};
 use crate::problem::{ApiError, Problem};
+use crate::{Server, SharedServer};
 
 /// Where a job stands.
 #[derive(Debug, Serialize, ToSchema)]
@@ -48,12 +48,15 @@ pub(crate) struct Status {
     started_at: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime, required)]
     finished_at: Option<Timestamp>,
+    /// What `vnc_port` asks for.
+    #[schema(required)]
+    vnc_password: Option<String>,
     #[serde(flatten)]
     links: Links,
 }
 
 impl Status {
-    fn of(job: JobOutline) -> Self {
+    fn of(server: &Server, job: JobOutline) -> Self {
         let result = links::result_url(job.id, job.result.as_ref());
         Self {
             job_id: job.id,
@@ -70,7 +73,12 @@ impl Status {
             scheduled_at: job.scheduled_at,
             started_at: job.started_at,
             finished_at: job.finished_at,
-            links: Links::of(job.id),
+            vnc_password: server
+                .vnc
+                .as_ref()
+                .and_then(|vnc| vnc.password(job.id))
+                .map(|password| password.text().to_owned()),
+            links: Links::of(server, job.id),
         }
     }
 }
@@ -89,7 +97,7 @@ pub(crate) async fn by_path(
     State(server): State<SharedServer>,
     JobPath(job): JobPath,
 ) -> Result<Json<Status>, ApiError> {
-    Ok(Json(Status::of(server.app.store.outline(job).await?)))
+    Ok(Json(Status::of(&server, server.app.store.outline(job).await?)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -128,5 +136,6 @@ pub(crate) async fn by_query(
             return Err(ApiError::InvalidQuery("say which job: /status?task_id=…".into()));
         }
     };
-    Ok(Json(Status::of(server.app.store.outline(parse_job_id(&text)?).await?)))
+    let outline = server.app.store.outline(parse_job_id(&text)?).await?;
+    Ok(Json(Status::of(&server, outline)))
 }

@@ -1,6 +1,7 @@
 //! The API as clients meet it: the real router over the real store, and a stand-in for sandboxes.
 //! Every answer is also held against the OpenAPI document.
 
+mod apps;
 mod connection;
 mod document;
 mod events;

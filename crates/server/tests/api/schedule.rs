@@ -28,7 +28,7 @@ async fn the_documented_steps_are_accepted() {
         assert_eq!(body["events_url"], format!("/jobs/{job}/events"));
         assert_eq!(body["logs_url"], format!("/jobs/{job}/events?format=jsonl"));
         assert_eq!(body["download_url"], format!("/jobs/{job}/output.zip"));
-        for absent in ["desktop_url", "jupyter_url", "vnc_port"] {
+        for absent in ["jupyter_url", "vnc_port"] {
             assert!(body.as_object().unwrap()[absent].is_null());
         }
         assert_eq!(answer.header("location"), format!("/jobs/{job}"));
