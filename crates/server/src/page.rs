@@ -15,7 +15,8 @@ use rust_embed::{Embed, EmbeddedFile};
 /// what sandboxes serve, under host names of its own.
 fn policy(apps: Option<&str>) -> String {
     let frames = match apps {
-        Some(domain) => format!("http://*.{domain} https://*.{domain}"),
+        // Frames begin at our own address, which leads on to the app's.
+        Some(domain) => format!("'self' http://*.{domain} https://*.{domain}"),
         None => "'none'".into(),
     };
     format!(

@@ -13,6 +13,11 @@ const FILES: NotebookFile[] = [
   { tool: "typescript", label: "TypeScript", path: "typescript.ipynb" },
 ];
 
+/** Whether the image of such a job has JupyterLab. */
+export function hasJupyter({ spec }: JobView): boolean {
+  return spec.desktop != null || spec.image === "desktop";
+}
+
 export function notebooksOf(view: JobView): NotebookFile[] {
   return FILES.filter(({ tool }) =>
     view.moments.some((moment) => moment.kind === "step" && moment.step.call.tool === tool && moment.step.call["fresh"] !== true),

@@ -5,7 +5,7 @@ import type { Component } from "svelte";
 import type { IconName } from "../parts/Icon.svelte";
 import type { JobView } from "./fold";
 import type { LiveJob } from "./live.svelte";
-import { notebooksOf } from "./notebooks";
+import { hasJupyter, notebooksOf } from "./notebooks";
 
 export interface Pane {
   id: string;
@@ -30,7 +30,7 @@ export const panes: Pane[] = [
     id: "notebook",
     label: "Notebook",
     icon: "code",
-    suits: (view) => notebooksOf(view).length > 0,
+    suits: (view) => hasJupyter(view) || notebooksOf(view).length > 0,
     load: () => import("../panes/Notebook.svelte"),
   },
   {
