@@ -17,15 +17,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::Guest;
-<<<<<<< HEAD
 use super::exchange::{Wire, answer};
 use super::failure::failure;
 use super::{desktop, jupyter};
-=======
-use super::desktop;
-use super::exchange::{Wire, answer};
-use super::failure::failure;
->>>>>>> live
 
 /// How long a program may take to accept a connection.
 const ACCEPTING: Duration = Duration::from_secs(5);
@@ -60,14 +54,7 @@ pub(super) async fn connect(guest: &Arc<Guest>, wire: Wire, to: Inside) -> Resul
     match to {
         Inside::Port { port } => pass(wire, dial(port).await).await,
         Inside::Desktop { screen } => pass(wire, desktop::view(guest, screen).await).await,
-<<<<<<< HEAD
         Inside::Jupyter => pass(wire, jupyter::visit(guest).await).await,
-=======
-        Inside::Jupyter => {
-            let error = failure("no_jupyter", "this sandbox has no JupyterLab");
-            answer(wire, Reply::Error { error }).await
-        }
->>>>>>> live
     }
 }
 
