@@ -75,7 +75,7 @@ pub(super) fn move_to(display: &Display, window: Window, x: i16, y: i16) -> Done
     display.settle()
 }
 
-/// Waits until a window manager works; false if none does in time.
+/// Waits until a window manager has done all that it was told of; false if it has not in time.
 ///
 /// One that has just taken the desktop over loses windows that are shown before it listens, so it is
 /// asked how wide a frame would be until it answers: then it listens.
