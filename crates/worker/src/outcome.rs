@@ -86,7 +86,7 @@ pub(crate) fn of_interruption(
         signal: None,
         text: None,
         error: Some(ToolError { code: code.into(), message }),
-        duration_ms: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+        duration_us: u64::try_from(after.as_micros()).unwrap_or(u64::MAX),
         output_bytes: capture.total(),
         memory_kills: 0,
         note: None,
