@@ -80,7 +80,7 @@ async fn a_pager_git_and_npm_work_as_for_a_person() {
             typed("git init -q repo && cd repo && git config user.email a@example.org && git config user.name Ada"),
             typed("echo one > file && git add file && git commit -qm 'The first' && echo two >> file"),
             typed("git diff --stat && git log --oneline | cut -d' ' -f2-"),
-            until("GIT_PAGER=less git log -p", json!({ "pattern": "The first" })),
+            until("LESS=R GIT_PAGER=less git log -p", json!({ "pattern": "The first" })),
             json!({ "tool": "send_input", "session": "main", "text": "q", "wait_for": { "exit": {} } }),
             // An editor that git opens by itself waits for its user.
             until("git commit -qa", json!({ "pattern": "Changes to be committed" })),
