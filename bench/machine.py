@@ -105,7 +105,7 @@ def programs(binary: pathlib.Path) -> dict:
         if shutil.which(program):
             version = re.search(r"\d[\w.-]*\d", first_line([program, question]))
             found[program] = version[0] if version else "unknown"
-    for package in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic", "swe-rex"):
+    for package in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic", "swe-rex", "websockify"):
         found[package] = metadata.version(package)
     return found
 

@@ -59,6 +59,8 @@ def goals_table(results: dict) -> str:
         rows += sandbox_goals(results["sandbox"])
     if "tools" in results:
         rows += tools_goals(results["tools"])
+    if "live" in results:
+        rows += live_goals(results["live"])
     return markdown(["what", "goal", "measured", "reached"], rows) + "\n"
 
 
@@ -135,7 +137,9 @@ def verdict(results: dict, reached: bool) -> str:
 
 
 def table(name: str, results: dict) -> str:
-    tables = {"schedule": schedule_table, "job": job_table, "sandbox": sandbox_table, "tools": tools_table}
+    tables = {
+        "schedule": schedule_table, "job": job_table, "sandbox": sandbox_table, "tools": tools_table, "live": live_table,
+    }  # fmt: skip
     return "\n\n".join([*tables[name](results), machine_line(results["machine"])]) + "\n"
 
 
@@ -261,6 +265,44 @@ def tools_table(results: dict) -> list[str]:
 
 def small(value: float) -> str:
     return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms"
+
+
+def live_goals(results: dict) -> list[list[str]]:
+    ours, peer = results["peers"]["bellglass"], results["peers"]["websockify"]
+    faster = [peer["connect_ms"] / ours["connect_ms"], peer["echo_ms"] / ours["echo_ms"], ours["mib_per_second"] / peer["mib_per_second"]]
+    memory = ours["memory_mib_per_viewer"] / peer["memory_mib_per_viewer"]
+    most = max(results["delivery_ms"], key=int)
+    rows = [
+        ["a desktop's bridge beside websockify: connecting, an echo, throughput", "faster in each",
+         ", ".join(f"{each:.2f} times" for each in faster), verdict(results, min(faster) > 1)],
+        ["its memory for each viewer, and its processes", "at most a fifth, and none",
+         f"{memory:.2f} of websockify's, {ours['processes_per_viewer']:.0f}", verdict(results, memory <= 0.2 and ours["processes_per_viewer"] == 0)],
+        [f"from an event's cause to each of {most} viewers, median", "at most 50 ms",
+         milliseconds(results["delivery_ms"][most]["p50"]), verdict(results, results["delivery_ms"][most]["p50"] <= 50)],
+        ["the page's first load, packed", "at most 100 kB", f"{results['page']['kb']:.0f} kB", verdict(results, results["page"]["kb"] <= 100)],
+    ]  # fmt: skip
+    return rows
+
+
+def live_table(results: dict) -> list[str]:
+    rows = [
+        [peer["label"], f"{peer['connect_ms']:.2f} ms", f"{peer['echo_ms']:.3f} ms", f"{peer['mib_per_second']:,.0f} MiB/s",
+         f"{peer['cpu_ms_per_gib']:,.0f} ms", f"{peer['memory_mib_per_viewer']:.2f} MiB", f"{peer['processes_per_viewer']:.0f}"]
+        for peer in results["peers"].values()
+    ]  # fmt: skip
+    head = ["bridge", "connect", "echo", "throughput", "CPU time a GiB", "memory a viewer", "processes a viewer"]
+    note = (
+        f"Medians of {results['rounds']} rounds in turn, both to the X server of the same sandbox: websockify straight to its "
+        f"socket, Bellglass through the glass and with every message of the viewer looked at. Connecting ends when the viewer "
+        f"knows the desktop; an echo is a picture of one pixel; throughput is whole screens, unpacked; memory is that of "
+        f"{results['crowd']} viewers at once, by proportional shares."
+    )
+    events = ", ".join(f"{each['p50']:.1f} ms (p99 {each['p99']:.1f} ms) for {count}" for count, each in results["delivery_ms"].items())
+    rest = (
+        f"From the request that brings an event about until it has reached each viewer of its job: {events}. The page's first "
+        f"load is {results['page']['kb']:.0f} kB in {results['page']['requests']} requests."
+    )
+    return [markdown(head, rows), note, rest]
 
 
 def machine_line(facts: dict) -> str:

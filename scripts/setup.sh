@@ -56,6 +56,7 @@ esac
 
 # The page is tested in the system's own browser.
 if [ "$purpose" = test ]; then
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
 fi
 

@@ -79,8 +79,10 @@ impl Guard {
 
 /// Pages that hold nothing of anybody's, whatever follows in their addresses.
 fn is_public_page(path: &str) -> bool {
-    matches!(path, "/" | "/docs" | "/docs/docs.js" | "/docs/pages.css" | "/openapi.json")
-        || path.starts_with("/assets/")
+    matches!(
+        path,
+        "/" | "/docs" | "/docs/docs.js" | "/docs/pages.css" | "/openapi.json" | "/notices.txt"
+    ) || path.starts_with("/assets/")
         || path.starts_with("/watch/")
 }
 

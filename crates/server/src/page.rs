@@ -43,6 +43,11 @@ pub(crate) fn desktop(request: &HeaderMap) -> Option<Response> {
     document("desktop.html", request, None)
 }
 
+/// The licences of what the page is made of beside our own code.
+pub(crate) fn notices(request: &HeaderMap) -> Option<Response> {
+    document("notices.txt", request, None)
+}
+
 fn document(path: &str, request: &HeaderMap, apps: Option<&str>) -> Option<Response> {
     let mut response = send(path, request)?;
     let policy = HeaderValue::try_from(policy(apps)).ok()?;
@@ -101,6 +106,7 @@ fn content_type(path: &str) -> Option<&'static str> {
         "js" => "text/javascript; charset=utf-8",
         "css" => "text/css; charset=utf-8",
         "svg" => "image/svg+xml",
+        "txt" => "text/plain; charset=utf-8",
         _ => return None,
     })
 }

@@ -68,6 +68,7 @@ fn pages() -> Router<SharedServer> {
         .route("/", get(pages::page))
         .route("/watch/{id}", get(pages::page))
         .route("/assets/{*path}", get(pages::asset))
+        .route("/notices.txt", get(pages::notices))
         .route("/docs/docs.js", get(pages::script))
         .route("/docs/pages.css", get(pages::style))
         .route("/jobs/{id}/files/", get(files::list))

@@ -11,6 +11,9 @@ use tokio_stream::StreamExt as _;
 /// The longest message that a page may send.
 const LARGEST_MESSAGE: usize = 1 << 20;
 
+/// What is made ready for each page to read into.
+const READ_BUFFER: usize = 4 << 10;
+
 /// How often a page is asked whether it is there, and how long it may be silent.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(65);
@@ -20,6 +23,8 @@ pub(crate) fn bounded(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
     upgrade
         .max_message_size(LARGEST_MESSAGE)
         .max_frame_size(LARGEST_MESSAGE)
+        // What pages send is short, and there may be many of them.
+        .read_buffer_size(READ_BUFFER)
         // Pictures are large already when they come; they are sent as they are.
         .write_buffer_size(0)
 }

@@ -3,7 +3,7 @@
 import createClient, { type Middleware } from "openapi-fetch";
 import { problemOf, unreachable } from "./problem";
 import type { paths } from "./schema";
-import type { Folder, JobRequest, JobStatus, ListedJob, NetworkPolicy, Offer } from "./types";
+import type { App, Folder, JobRequest, JobStatus, ListedJob, NetworkPolicy, Offer } from "./types";
 
 /** Told of every answer that says "log in first". */
 let onLoginNeeded: () => void = () => {};
@@ -90,6 +90,11 @@ export async function sendMessage(id: string, text: string): Promise<void> {
 
 export async function changeNetwork(id: string, network: NetworkPolicy): Promise<void> {
   await client.PUT("/jobs/{id}/network", { params: { path: { id } }, body: { network } });
+}
+
+/** What listens in a job's sandbox. */
+export async function listPorts(id: string): Promise<App[]> {
+  return must(await client.GET("/jobs/{id}/ports", { params: { path: { id } } })).ports;
 }
 
 export async function logIn(token: string): Promise<void> {

@@ -20,6 +20,13 @@ export interface Pane {
 
 export const panes: Pane[] = [
   {
+    id: "desktop",
+    label: "Desktop",
+    icon: "system",
+    suits: ({ spec }) => spec.desktop != null || spec.image === "desktop",
+    load: () => import("../panes/Desktop.svelte"),
+  },
+  {
     id: "files",
     label: "Files",
     icon: "folder",
@@ -32,6 +39,20 @@ export const panes: Pane[] = [
     icon: "code",
     suits: (view) => hasJupyter(view) || notebooksOf(view).length > 0,
     load: () => import("../panes/Notebook.svelte"),
+  },
+  {
+    id: "terminal",
+    label: "Terminal",
+    icon: "terminal",
+    suits: () => true,
+    load: () => import("../panes/Terminal.svelte"),
+  },
+  {
+    id: "apps",
+    label: "Apps",
+    icon: "window",
+    suits: () => true,
+    load: () => import("../panes/Apps.svelte"),
   },
   {
     id: "network",

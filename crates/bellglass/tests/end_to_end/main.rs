@@ -20,6 +20,7 @@ mod jobs;
 mod kernels;
 mod levels;
 mod limits;
+mod live;
 mod mcp;
 mod memories;
 mod network;

@@ -39,6 +39,10 @@ pub(crate) fn desktop(headers: &HeaderMap) -> Response {
     })
 }
 
+pub(crate) async fn notices(headers: HeaderMap) -> Result<Response, ApiError> {
+    page::notices(&headers).ok_or(ApiError::NotFound)
+}
+
 pub(crate) async fn asset(
     Path(path): Path<String>,
     headers: HeaderMap,

@@ -29,6 +29,10 @@ type FromPerson = SplitStream<Wire>;
 /// Variables that make programs quiet for those who read text and press no keys.
 const FOR_MACHINES: [&str; 5] = ["TERM", "NO_COLOR", "PAGER", "GIT_PAGER", "DEBIAN_FRONTEND"];
 
+/// Set once, after the image has set its own.
+const PROMPT: &str =
+    r"PS1='\[\e[32m\]sandbox\[\e[0m\]:\[\e[34m\]\w\[\e[0m\]\$ '; unset PROMPT_COMMAND";
+
 /// Serves a terminal until it or the person is gone.
 pub(in crate::inside) async fn open(
     guest: &Arc<Guest>,
@@ -61,7 +65,8 @@ fn start_shell(guest: &Guest, size: TerminalSize) -> Result<(Pty, Supervisor), T
     let for_people = [
         ("TERM", "xterm-256color"),
         ("COLORTERM", "truecolor"),
-        ("PS1", r"\[\e[32m\]sandbox\[\e[0m\]:\[\e[34m\]\w\[\e[0m\]\$ "),
+        // The image's own prompt has the sandbox's name in it, which is too long to look at.
+        ("PROMPT_COMMAND", PROMPT),
         // What was typed is nothing that the job made.
         ("HISTFILE", ""),
     ];
