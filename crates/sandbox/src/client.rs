@@ -191,6 +191,11 @@ impl GuestClient {
         self.read(&Request::ReadNotebook { language }).await
     }
 
+    /// What the screen shows, where there is one: a PNG.
+    pub async fn read_screen(&self) -> Result<(u64, FileStream), ClientError> {
+        self.read(&Request::ReadScreen).await
+    }
+
     /// Has the kernel of a language started before it is needed.
     pub async fn warm_kernel(&self, language: Language) -> Result<(), ClientError> {
         self.simple(&Request::WarmKernel { language }).await

@@ -6,6 +6,7 @@ import type { JobAccess } from "../api/types";
 import type { IconName } from "../parts/Icon.svelte";
 import type { JobView } from "./fold";
 import type { LiveJob } from "./live.svelte";
+import { hasJupyter, notebooksOf } from "./notebooks";
 
 export interface Pane {
   id: string;
@@ -32,6 +33,13 @@ export const panes: Pane[] = [
     icon: "folder",
     suits: (_view, access) => access.files,
     load: () => import("../panes/Files.svelte"),
+  },
+  {
+    id: "notebook",
+    label: "Notebook",
+    icon: "code",
+    suits: (view) => hasJupyter(view) || notebooksOf(view).length > 0,
+    load: () => import("../panes/Notebook.svelte"),
   },
   {
     id: "terminal",

@@ -72,6 +72,10 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             Ok(notebook) => transfer::send_content(wire, notebook).await,
             Err(error) => answer(wire, Reply::Error { error }).await,
         },
+        Request::ReadScreen => match desktop::last_look(guest).await {
+            Ok(picture) => transfer::send_content(wire, picture).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
         Request::StartDesktop { screen } => {
             answer(wire, ok_or(desktop::start(guest, screen).await)).await
         }
@@ -144,7 +148,7 @@ fn broken(call: &Call) -> CallResult {
         signal: None,
         text: None,
         error: Some(failure("internal_error", "the tool itself broke; try again in another way")),
-        duration_ms: 0,
+        duration_us: 0,
         output_bytes: call.output.total(),
         memory_kills: 0,
         note: None,
