@@ -121,6 +121,31 @@ impl ApiClient {
         self.json(request.json(&serde_json::json!({ "step": step }))).await
     }
 
+    /// A WebSocket to a terminal in a job's sandbox, as bytes.
+    pub(crate) async fn open_terminal(
+        &self,
+        job: JobId,
+        session: Option<&str>,
+        window: Option<(u16, u16)>,
+    ) -> anyhow::Result<reqwest::Upgraded> {
+        let mut query: Vec<(&str, String)> = Vec::new();
+        query.extend(session.map(|name| ("session", name.to_owned())));
+        if let Some((columns, rows)) = window {
+            query.extend([("columns", columns.to_string()), ("rows", rows.to_string())]);
+        }
+        let request = self
+            .request(Method::GET, &format!("/jobs/{job}/terminal"))
+            .query(&query)
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header(
+                "sec-websocket-key",
+                tokio_tungstenite::tungstenite::handshake::client::generate_key(),
+            );
+        Ok(self.send(request).await?.upgrade().await?)
+    }
+
     pub(crate) async fn memories(&self, query: &[(&str, String)]) -> ApiResult<Value> {
         self.json(self.request(Method::GET, "/memories").query(query)).await
     }
@@ -135,6 +160,28 @@ impl ApiClient {
 
     pub(crate) async fn forget_memory(&self, id: i64) -> ApiResult<()> {
         self.send(self.request(Method::DELETE, &format!("/memories/{id}"))).await.map(|_| ())
+    }
+
+    pub(crate) async fn create_token(&self, body: &Value) -> ApiResult<Value> {
+        self.json(self.request(Method::POST, "/tokens").json(body)).await
+    }
+
+    pub(crate) async fn tokens(&self) -> ApiResult<Value> {
+        self.json(self.request(Method::GET, "/tokens")).await
+    }
+
+    pub(crate) async fn revoke_token(&self, id: &str) -> ApiResult<()> {
+        // An id is letters and digits; whatever else was typed must not become another address.
+        let id: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
+        self.send(self.request(Method::DELETE, &format!("/tokens/{id}"))).await.map(|_| ())
+    }
+
+    pub(crate) async fn share(&self, job: JobId, body: &Value) -> ApiResult<Value> {
+        self.json(self.request(Method::POST, &format!("/jobs/{job}/share")).json(body)).await
+    }
+
+    pub(crate) async fn unshare(&self, job: JobId) -> ApiResult<()> {
+        self.send(self.request(Method::DELETE, &format!("/jobs/{job}/share"))).await.map(|_| ())
     }
 
     pub(crate) async fn jobs(&self, query: &[(&str, String)]) -> ApiResult<Value> {
@@ -202,7 +249,7 @@ impl ApiClient {
         let unreachable = |source| ApiError::Unreachable { server: self.server.clone(), source };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
-        if status.is_success() {
+        if status.is_success() || status == reqwest::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
         let problem: Value = response.json().await.unwrap_or_default();

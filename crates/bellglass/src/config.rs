@@ -18,7 +18,7 @@ use bellglass_protocol::quantity::{ByteSize, Seconds};
 use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_sandbox::pool::PoolSize;
-use bellglass_server::{Secret, ServerSettings};
+use bellglass_server::{Quotas, Secret, ServerSettings, VncSettings};
 use bellglass_worker::OperatorServer;
 use serde::Deserialize;
 
@@ -27,6 +27,7 @@ use crate::host_network::{HostNetwork, NetworkConfig};
 use crate::installation::{SandboxSettings, WarmSettings};
 use crate::mcp_config::{self, McpSection};
 use crate::model_config::{self, MemorySection, ModelEnvironment, ModelSection};
+use crate::port_range::PortRange;
 use crate::secret_config::SecretSection;
 
 /// What `bellglass.toml` may say.
@@ -36,6 +37,8 @@ pub(crate) struct ConfigFile {
     pub(crate) data: Option<PathBuf>,
     pub(crate) images: Option<PathBuf>,
     pub(crate) server: ServerSection,
+    /// What each user may use.
+    pub(crate) quotas: Quotas,
     pub(crate) worker: WorkerSection,
     pub(crate) sandbox: SandboxSection,
     pub(crate) image: ImageSection,
@@ -58,6 +61,9 @@ pub(crate) struct ServerSection {
     pub(crate) listen: String,
     pub(crate) token: Option<String>,
     pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) sandbox_domain: Option<String>,
+    pub(crate) vnc_ports: Option<PortRange>,
+    pub(crate) vnc_password: Option<String>,
     pub(crate) body_limit: ByteSize,
     pub(crate) upload_limit: ByteSize,
 }
@@ -69,6 +75,9 @@ impl Default for ServerSection {
             listen: "127.0.0.1:8000".into(),
             token: None,
             allowed_hosts: Vec::new(),
+            sandbox_domain: None,
+            vnc_ports: None,
+            vnc_password: None,
             body_limit: settings.body_limit,
             upload_limit: settings.upload_limit,
         }
@@ -203,6 +212,10 @@ pub(crate) struct Environment {
     pub(crate) cluster: Option<String>,
     /// Where programs are looked for.
     programs: Vec<PathBuf>,
+    /// Whether somebody sits before a screen on which a browser can show itself.
+    has_screen: bool,
+    /// The browser that the user wants.
+    browser: Option<PathBuf>,
 }
 
 impl Environment {
@@ -228,6 +241,8 @@ impl Environment {
             programs: variable("PATH")
                 .map(|path| std::env::split_paths(&path).collect())
                 .unwrap_or_default(),
+            has_screen: variable("DISPLAY").or_else(|| variable("WAYLAND_DISPLAY")).is_some(),
+            browser: variable("BROWSER").map(PathBuf::from),
         }
     }
 
@@ -264,6 +279,15 @@ impl Config {
 
     pub(crate) fn cluster(&self) -> Option<&str> {
         self.environment.cluster.as_deref()
+    }
+
+    /// A program that shows an address in a browser, if there is one and a screen for it.
+    pub(crate) fn browser(&self) -> Option<PathBuf> {
+        if let Some(wanted) = &self.environment.browser {
+            return Some(self.environment.program(wanted));
+        }
+        let opener = self.environment.program(Path::new("xdg-open"));
+        (self.environment.has_screen && opener.is_file()).then_some(opener)
     }
 
     /// The models that tasks can have.
@@ -336,7 +360,11 @@ impl Config {
     }
 
     /// The settings of the HTTP side. Refuses to serve the world without a token.
-    pub(crate) fn server_settings(&self, listen: SocketAddr) -> anyhow::Result<ServerSettings> {
+    pub(crate) fn server_settings(
+        &self,
+        listen: SocketAddr,
+        data: &Path,
+    ) -> anyhow::Result<ServerSettings> {
         let section = &self.file.server;
         let token = self.environment.token.as_ref().or(section.token.as_ref());
         if let Some(token) = token
@@ -356,9 +384,16 @@ impl Config {
         Ok(ServerSettings {
             token: token.map(Secret::new),
             allowed_hosts: section.allowed_hosts.clone(),
+            sandbox_domain: section.sandbox_domain.clone(),
+            vnc: section.vnc_ports.map(|PortRange { first, last }| VncSettings {
+                ports: first..=last,
+                password: section.vnc_password.as_ref().map(Secret::new),
+                record: data.join("vnc-ports.json"),
+            }),
             body_limit: section.body_limit,
             upload_limit: section.upload_limit,
             loopback_only,
+            quotas: self.file.quotas.clone(),
         })
     }
 
@@ -519,17 +554,18 @@ mod tests {
         };
         let world: SocketAddr = "0.0.0.0:8000".parse().unwrap();
         let here: SocketAddr = "127.0.0.1:8000".parse().unwrap();
-        assert!(config(None).server_settings(world).is_err());
-        assert!(config(Some("short")).server_settings(world).is_err());
-        assert!(config(Some("0123456789abcdef")).server_settings(world).is_ok());
-        assert!(config(None).server_settings(here).is_ok());
+        let data = Path::new("data");
+        assert!(config(None).server_settings(world, data).is_err());
+        assert!(config(Some("short")).server_settings(world, data).is_err());
+        assert!(config(Some("0123456789abcdef")).server_settings(world, data).is_ok());
+        assert!(config(None).server_settings(here, data).is_ok());
     }
 
     #[test]
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
-        let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
-                   default base_url fallback wire idle_time context_tokens reasoning recordings record embeddings command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output checkpoints";
+        let all = "data images listen token allowed_hosts sandbox_domain vnc_ports vnc_password body_limit upload_limit slots lease sweep \
+                   default base_url fallback wire idle_time context_tokens reasoning images recordings record embeddings embeddings_folder command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output checkpoints jobs_at_once jobs_per_day running_time_per_day requests_per_second";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -538,6 +574,7 @@ mod tests {
             "",
             "[server]\n",
             "[worker]\n",
+            "[quotas]\n",
             "[image]\n",
             "[model]\n",
             "[network]\n",
@@ -555,6 +592,7 @@ mod tests {
                 let known = all.split_whitespace().any(|each| each == key);
                 let is_section = [
                     "server",
+                    "quotas",
                     "worker",
                     "image",
                     "model",

@@ -26,5 +26,6 @@ mod secrets;
 pub mod step;
 pub mod task_request;
 pub mod tool;
+pub mod tunnel;
 pub mod view;
 pub mod wire;

@@ -320,6 +320,7 @@ impl JobRequest {
             approve: self.approve,
             project: self.project,
             fork: None,
+            owner: None,
         })
     }
 

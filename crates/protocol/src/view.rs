@@ -113,6 +113,9 @@ pub struct JobView {
     /// What waits for the user's word.
     #[serde(default)]
     pub approvals: Vec<Approval>,
+    /// Who works with the desktop, if it is not the job itself.
+    #[serde(default)]
+    pub desktop_taken_by: Option<String>,
     /// Milliseconds of pauses that are over.
     #[serde(skip)]
     pub paused_ms: u64,
@@ -196,6 +199,7 @@ impl JobView {
             last_seq: event.seq,
             conclusion: None,
             approvals: Vec::new(),
+            desktop_taken_by: None,
             paused_ms: 0,
             paused_since: None,
             claims_without_progress: 0,
@@ -233,6 +237,12 @@ impl JobView {
                 }
                 self.started_at.get_or_insert(event.at);
             }
+            // That a server was restarted says nothing about the job.
+            EventBody::Released { .. } => {
+                if self.status != JobStatus::Paused && self.question.is_none() {
+                    self.claims_without_progress = self.claims_without_progress.saturating_sub(1);
+                }
+            }
             EventBody::SandboxReady { report } => self.sandbox = Some((**report).clone()),
             EventBody::SandboxLost { kept: Some(kept), .. } => {
                 self.sandbox = None;
@@ -246,6 +256,7 @@ impl JobView {
                 self.steps.clear();
                 self.failed_steps.clear();
                 self.plan.clear();
+                self.desktop_taken_by = None;
                 self.question = None;
                 self.approvals.clear();
                 self.summary = None;
@@ -307,6 +318,7 @@ impl JobView {
             | EventBody::ToolAnswered { .. }
             | EventBody::ToolStarted { .. }
             | EventBody::ToolUsed { .. }
+            | EventBody::LiveOpened { .. }
             | EventBody::McpConnected { .. }
             | EventBody::ModelSaid { .. }
             | EventBody::MemoryRecalled { .. }
@@ -315,6 +327,8 @@ impl JobView {
             | EventBody::RestoreRequested { .. }
             | EventBody::RestoreFailed { .. }
             | EventBody::WorkspaceRestored { .. } => {}
+            EventBody::DesktopTaken { by } => self.desktop_taken_by = Some(by.clone()),
+            EventBody::DesktopReturned { .. } => self.desktop_taken_by = None,
             EventBody::MemoryKept { usage, cost_usd, .. } => {
                 if let Some(usage) = usage {
                     self.usage.get_or_insert_default().add(usage, *cost_usd);
@@ -450,6 +464,7 @@ mod tests {
             approve: Vec::new(),
             project: None,
             fork: None,
+            owner: None,
         };
         EventBody::Scheduled { spec: Box::new(spec) }
     }
@@ -491,6 +506,10 @@ mod tests {
         EventBody::ModelAnswered { answer: Box::new(answer) }
     }
 
+    fn released() -> EventBody {
+        EventBody::Released { generation: Generation(1) }
+    }
+
     fn lost() -> EventBody {
         EventBody::SandboxLost { reason: "gone".into(), kept: None }
     }
@@ -519,6 +538,10 @@ mod tests {
             // So is the same answer of a model, but not a new one.
             (vec![claimed(), answered(), claimed(), answered()], 0),
             (vec![claimed(), answered(), claimed(), lost(), answered(), claimed()], 2),
+            // A restart that was planned is no failure, but what failed before it still counts.
+            (vec![claimed(), released(), claimed(), released(), claimed()], 1),
+            (vec![claimed(), claimed(), released(), claimed()], 2),
+            (vec![claimed(), done(1), released(), claimed()], 1),
             // Nobody comes further while the user is waited for.
             (vec![claimed(), EventBody::Paused { by: "me".into() }, claimed(), claimed()], 1),
         ] {

@@ -4,7 +4,9 @@
 //! knows the store and three small traits, [`LiveJobs`], [`Images`] and [`Isolation`]; how a sandbox or an agent
 //! works it must not know.
 
+mod apps;
 mod archive;
+mod caller;
 mod content;
 mod controllers;
 mod door;
@@ -20,12 +22,20 @@ mod metrics;
 mod openapi;
 mod page;
 mod problem;
+mod quota;
+mod rfb;
+mod rights;
 mod router;
 mod serve;
 mod session;
 mod settings;
+mod share;
+mod sockets;
+mod standing;
+mod token;
 mod tree_archive;
 mod tree_diff;
+mod vnc;
 
 use std::sync::Arc;
 
@@ -36,12 +46,17 @@ use tokio_util::sync::CancellationToken;
 
 pub use controllers::mcp::tool_call;
 pub use idle::{FileData, IDLE, end_when_idle, let_go_of_idle_readers};
-pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
+pub use live::{
+    Duplex, Images, Isolation, LiveContent, LiveError, LiveJobs, LiveStream, LiveTerminal, Taken,
+    TerminalInput,
+};
 pub use openapi::openapi;
 pub use problem::Problem;
+pub use quota::Quotas;
 pub use router::router;
 pub use serve::serve;
 pub use settings::{Secret, ServerSettings};
+pub use vnc::VncSettings;
 
 /// Everything that the server is made of.
 pub struct App {
@@ -70,6 +85,13 @@ pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 struct Server {
     app: App,
     guard: guard::Guard,
+    /// What users use of the server.
+    meter: quota::Meter,
+    /// Told of each token and link that is taken away.
+    revoked: tokio::sync::watch::Sender<()>,
+    apps: apps::Apps,
+    /// Ports of desktops, where they are configured.
+    vnc: Option<vnc::VncPorts>,
     metrics: metrics::Metrics,
     /// Places for readers of files of jobs that have ended.
     archive_readers: Arc<tokio::sync::Semaphore>,

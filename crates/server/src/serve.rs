@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::App;
 use crate::router::build;
+use crate::vnc::{self, VncPorts};
 
 /// How long requests may go on after the server was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -34,7 +35,9 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future) -> io
             tracing::debug!(%error, "TCP_NODELAY cannot be set");
         }
     });
-    let router = build(app, stopping.clone());
+    let vnc = app.settings.vnc.clone().map(VncPorts::open).transpose()?;
+    let (router, server) = build(app, vnc, stopping.clone());
+    vnc::serve_again(&server).await.map_err(io::Error::other)?;
     let serving = axum::serve(listener, router)
         .with_graceful_shutdown(stopping.clone().cancelled_owned())
         .into_future();

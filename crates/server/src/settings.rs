@@ -5,6 +5,9 @@ use std::fmt;
 use bellglass_protocol::quantity::ByteSize;
 use subtle::ConstantTimeEq;
 
+use crate::quota::Quotas;
+use crate::vnc::VncSettings;
+
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// Clients must show this. Without one, only the local machine is served.
@@ -12,12 +15,19 @@ pub struct ServerSettings {
     /// Host names beside `localhost` and the loopback addresses under which clients without a
     /// token may call.
     pub allowed_hosts: Vec<String>,
+    /// A domain whose subdomains all lead to this server: content of sandboxes is shown under them
+    /// to those who do not come to this machine as `localhost`.
+    pub sandbox_domain: Option<String>,
+    /// Ports of this machine for desktops.
+    pub vnc: Option<VncSettings>,
     /// The largest body of a request that is read whole.
     pub body_limit: ByteSize,
     /// The largest file that may be put into a workspace.
     pub upload_limit: ByteSize,
     /// Whether the server is meant for this machine only. Without a token it must be.
     pub loopback_only: bool,
+    /// What each user may use.
+    pub quotas: Quotas,
 }
 
 impl Default for ServerSettings {
@@ -25,9 +35,12 @@ impl Default for ServerSettings {
         Self {
             token: None,
             allowed_hosts: Vec::new(),
+            sandbox_domain: None,
+            vnc: None,
             body_limit: ByteSize::mib(32),
             upload_limit: ByteSize::gib(1),
             loopback_only: true,
+            quotas: Quotas::default(),
         }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) struct IndexRow {
     pub(crate) status: JobStatus,
     pub(crate) priority: i32,
     pub(crate) name: Option<String>,
+    pub(crate) owner: Option<String>,
     pub(crate) title: String,
     pub(crate) scheduled_at: Timestamp,
     pub(crate) started_at: Option<Timestamp>,
@@ -50,6 +51,7 @@ impl IndexRow {
             status: JobStatus::Scheduled,
             priority: spec.priority.0,
             name: spec.name.clone(),
+            owner: spec.owner.clone(),
             title: title_of(&spec.work),
             scheduled_at: now,
             started_at: None,
@@ -126,6 +128,7 @@ impl IndexRow {
             }
             EventBody::ResultStored { .. } => self.result_seq = Some(event.seq),
             EventBody::Scheduled { .. }
+            | EventBody::Released { .. }
             | EventBody::SandboxReady { .. }
             | EventBody::CheckpointStored { .. }
             | EventBody::CheckpointSkipped { .. }
@@ -140,6 +143,9 @@ impl IndexRow {
             | EventBody::ToolAnswered { .. }
             | EventBody::ToolStarted { .. }
             | EventBody::ToolUsed { .. }
+            | EventBody::LiveOpened { .. }
+            | EventBody::DesktopTaken { .. }
+            | EventBody::DesktopReturned { .. }
             | EventBody::McpConnected { .. }
             | EventBody::ApprovalRequested { .. }
             | EventBody::ApprovalDecided { .. }
@@ -216,6 +222,7 @@ mod tests {
             approve: Vec::new(),
             project: None,
             fork: None,
+            owner: Some("somebody".into()),
         }
     }
 
@@ -224,6 +231,7 @@ mod tests {
         assert_eq!(row.status, view.status);
         assert_eq!(row.priority, view.spec.priority.0);
         assert_eq!(row.name, view.spec.name);
+        assert_eq!(row.owner, view.spec.owner);
         assert_eq!(row.scheduled_at, view.scheduled_at);
         assert_eq!(row.started_at, view.started_at);
         assert_eq!(row.finished_at, view.finished_at);

@@ -18,10 +18,12 @@ use bellglass_sandbox::client::GuestClient;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::capture::Capture;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Clock;
+use crate::control::DesktopControl;
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe, gone, kept_by};
 use crate::job_log::JobLog;
@@ -59,8 +61,10 @@ pub(crate) async fn run_job(
         let ending = stop.reason().map_or(Ending::Broken(error), Ending::Stopped);
         return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
     }
+    let _attending;
     let (ending, sandbox) = match open_sandbox(&shared, &log, &spec, &stop).await? {
         Opened::Sandbox(sandbox) => {
+            _attending = AbortOnDropHandle::new(tokio::spawn(attend(sandbox.guest().clone())));
             let way_out = (&way_out, network_changed);
             let ending = work(&shared, &log, &spec, &sandbox, way_out, &stop).await?;
             (ending, Some(*sandbox))
@@ -70,14 +74,37 @@ pub(crate) async fn run_job(
     if let Ending::Stopped(reason) = &ending
         && !reason.ends_the_job()
     {
-        tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
-        return Ok(());
+        return leave(&log, *reason).await;
     }
     conclude(&shared, &log, &spec, ending, sandbox, &way_out, &stop).await
 }
 
-/// How often a job is taken up without getting any further. More than a server is started again
-/// during a long step, and an end to a job that takes its server down each time.
+/// More often than a guest waits for a sign of life, by far.
+const ATTEND_EVERY: Duration = Duration::from_secs(5);
+
+/// Lets a guest know, for as long as its sandbox is in our hands, that this process is awake. One that
+/// stands still can neither drive its sandbox nor end it, so the sandbox ends by itself.
+async fn attend(guest: GuestClient) {
+    loop {
+        tokio::time::sleep(ATTEND_EVERY).await;
+        // A guest that does not answer is found out by whoever works with it.
+        let _ = guest.attend().await;
+    }
+}
+
+/// Leaves the job to its next worker. One that was told to end says so in the log: only a worker that
+/// vanished makes the next one wonder whether the job was the reason.
+pub(crate) async fn leave(log: &JobLog, reason: StopReason) -> Result<(), StoreError> {
+    tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
+    match reason {
+        StopReason::ShuttingDown => log.release().await,
+        // Somebody else holds it, and what we would write is refused.
+        StopReason::LeaseLost | StopReason::Cancelled | StopReason::TimeLimit => Ok(()),
+    }
+}
+
+/// How often a job is taken up without getting any further: an end to a job that takes its server
+/// down each time.
 const MOST_CLAIMS_WITHOUT_PROGRESS: u32 = 10;
 
 /// Why the job is not tried again, if it was tried too often.
@@ -210,7 +237,8 @@ async fn work(
     (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
 ) -> Result<Ending, StoreError> {
-    let _presence = shared.live.enter(log.clone(), sandbox.guest().clone(), spec.limits);
+    let presence = shared.live.enter(log.clone(), sandbox.guest().clone(), spec);
+    presence.control.take_back().await?;
     // A wish to cancel, or a new policy, that came between the claim and now was heard by nobody.
     let now = shared.store.job(log.job).await?;
     if now.cancel_requested {
@@ -221,7 +249,8 @@ async fn work(
     }
     let _following = way_out.follow(sandbox.guest().clone(), network_changed);
     let mut clock = log.look(|view| Clock::start(view, stop.clone()));
-    let ran = run_to_the_end(shared, log, spec, sandbox, &mut clock, stop).await;
+    let control = &presence.control;
+    let ran = run_to_the_end(shared, log, spec, sandbox, control, &mut clock, stop).await;
     // Whether the time was up is decided from here on.
     clock.stop().await;
     Ok(match (ran, stop.reason()) {
@@ -245,6 +274,7 @@ async fn run_to_the_end(
     log: &JobLog,
     spec: &JobSpec,
     sandbox: &Sandbox,
+    control: &DesktopControl,
     clock: &mut Clock,
     stop: &StopSwitch,
 ) -> Result<Ending, HandsError> {
@@ -313,7 +343,8 @@ async fn run_to_the_end(
     };
     let changes = shared.store.changes();
     let past = Past::of(&*shared.store, spec).await?;
-    let mut world = JobWorld::new(hands, past, changes, clock, servers, shared.embedder.as_ref());
+    let embedder = shared.embedder.as_ref();
+    let mut world = JobWorld::new(hands, past, control, changes, clock, servers, embedder);
     let driven = drive(&mut *mind, &models, &mut world).await;
     if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven) {
         world.keep_last_context(context).await?;

@@ -45,6 +45,11 @@ impl Past {
         self.0.iter().map(|(_, heard)| heard).sum()
     }
 
+    /// The jobs whose logs these are.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = JobId> {
+        self.0.iter().map(|(job, _)| *job)
+    }
+
     /// Events after a number, in order, at most `limit`; none only at the end.
     pub(crate) async fn events_after(
         &self,

@@ -61,6 +61,8 @@ fn still_counts(view: &JobView) -> Option<u32> {
         (Work::Steps(_), None) => (last > 0).then_some(last),
         // A list can be run again from where its files are kept.
         (Work::Steps(_), Some(unkept)) => (unkept > 1).then(|| unkept - 1),
+        // What the model of a fork knows is more than its own log could begin with again.
+        (Work::Task(_), _) if view.spec.fork.is_some_and(|fork| fork.heard.is_some()) => Some(last),
         // A model can be told what is gone, unless all is.
         (Work::Task(_), Some(_)) if view.kept.newest().is_none() => None,
         (Work::Task(_), _) => view.usage.is_some().then_some(last),

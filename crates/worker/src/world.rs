@@ -7,11 +7,13 @@ use std::hash::{BuildHasher as _, RandomState};
 use async_trait::async_trait;
 use bellglass_agent::context::Context;
 use bellglass_agent::mcp::Connected;
+use bellglass_agent::model::pictures::{LoadedPicture, Picture};
 use bellglass_agent::{JobTime, OtherResult, World};
 use bellglass_protocol::event::{Event, EventBody, RestoreCause};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::step::StepOutcome;
 use bellglass_protocol::tool::ToolCall;
+use bellglass_protocol::wire::MAX_ATTACHMENT;
 use bellglass_store::Change;
 use bellglass_store::artifacts::ArtifactKey;
 use bytes::Bytes;
@@ -21,12 +23,15 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::clock::Clock;
+use crate::control::{DesktopControl, needs_desktop};
 use crate::hands::{HandsError, SandboxHands, gone, may_change_files};
 use crate::memory::{self, Embedder};
 use crate::past::{Past, Placed};
+use crate::pictures;
 
 pub(crate) struct JobWorld<'a> {
     hands: SandboxHands<'a>,
+    control: &'a DesktopControl,
     changes: broadcast::Receiver<Change>,
     clock: &'a mut Clock,
     /// What the mind hears before the job's own log.
@@ -73,6 +78,7 @@ impl World for JobWorld<'_> {
     }
 
     async fn perform(&mut self, n: u32, call: ToolCall) -> Result<(), HandsError> {
+        self.wait_for_desktop(&call).await?;
         self.hands.perform(n, call).await
     }
 
@@ -92,6 +98,21 @@ impl World for JobWorld<'_> {
             bytes.extend_from_slice(&piece.map_err(|error| disk(&error))?);
         }
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    async fn picture(&mut self, picture: &Picture) -> Result<Option<LoadedPicture>, HandsError> {
+        let mut jobs = self.past.jobs().chain([self.hands.log.job]);
+        let key = jobs.find_map(|job| ArtifactKey::attachment_of(job, &picture.artifact));
+        let Some(key) = key else { return Ok(None) };
+        // Whatever is wrong with it, a picture is nothing that a job fails of.
+        let read = self.hands.artifacts.read(&key, MAX_ATTACHMENT).await;
+        Ok(match read {
+            Ok(content) => pictures::load(content).await,
+            Err(error) => {
+                tracing::warn!(job = %self.hands.log.job, %error, "a picture cannot be read");
+                None
+            }
+        })
     }
 
     async fn call_other(
@@ -114,8 +135,8 @@ impl World for JobWorld<'_> {
     }
 
     async fn memories(&mut self, project: &str, about: &str) -> Result<Vec<String>, HandsError> {
-        let store = &*self.hands.log.store;
-        Ok(memory::find(store, self.embedder, project, about).await?)
+        let log = &self.hands.log;
+        Ok(memory::find(&*log.store, self.embedder, log.job, project, about).await?)
     }
 
     async fn keep_memories(
@@ -172,13 +193,25 @@ impl<'a> JobWorld<'a> {
     pub(crate) fn new(
         hands: SandboxHands<'a>,
         past: Past,
+        control: &'a DesktopControl,
         changes: broadcast::Receiver<Change>,
         clock: &'a mut Clock,
         servers: Vec<Connected>,
         embedder: Option<&'a Embedder>,
     ) -> Self {
         let (ends, restore_wanted, touched) = (BTreeMap::new(), None, false);
-        Self { hands, past, changes, clock, ends, restore_wanted, touched, servers, embedder }
+        Self {
+            hands,
+            control,
+            changes,
+            clock,
+            past,
+            ends,
+            restore_wanted,
+            touched,
+            servers,
+            embedder,
+        }
     }
 
     async fn page_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
@@ -224,6 +257,21 @@ impl<'a> JobWorld<'a> {
             Err(not_kept) => EventBody::RestoreFailed { step, reason: not_kept.to_string() },
         };
         Ok(hands.log.append(vec![event]).await?)
+    }
+
+    /// While a person works with the desktop, the job does not, and its time stands still.
+    async fn wait_for_desktop(&mut self, call: &ToolCall) -> Result<(), HandsError> {
+        if !needs_desktop(call) || !self.control.is_taken() {
+            return Ok(());
+        }
+        self.clock.stand_still();
+        let control = self.control;
+        tokio::select! {
+            () = control.returned() => {}
+            reason = self.hands.stop.stopped() => return Err(HandsError::Stopped(reason)),
+        }
+        self.clock.go_on();
+        Ok(())
     }
 
     /// How a step ended. Read from the log, since nobody else holds the texts of steps.

@@ -1,6 +1,6 @@
-// How policies and verdicts are said to people.
+// How policies, verdicts and places are said to people.
 
-import type { NetworkPolicy, Verdict } from "../api/types";
+import type { LivePlace, NetworkPolicy, Verdict } from "../api/types";
 
 export const verdictWords: Record<Verdict, string> = {
   allowed: "was reached",
@@ -25,4 +25,17 @@ export function policyWords(policy: NetworkPolicy): string {
     return policy.allow.length > 0 ? policy.allow.join(", ") : "no host";
   }
   return { none: "nothing", registries: "package registries", open: "every public address" }[policy];
+}
+
+/** Who did something, where that is worth saying: servers without users know only that somebody did. */
+export function named(by: string): string {
+  return ["user", "api", "mcp", "approval", "plan", "question", ""].includes(by) ? "" : by;
+}
+
+/** What of a sandbox a person opened. */
+export function placeWords(place: LivePlace): string {
+  if (place === "desktop") return "the desktop";
+  if (place === "terminal") return "a terminal";
+  if (place === "jupyter") return "JupyterLab";
+  return "port" in place ? `the app on port ${place.port}` : `the session “${place.session}”`;
 }

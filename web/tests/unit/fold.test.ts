@@ -2,6 +2,7 @@
 
 import { expect, test } from "@playwright/test";
 import type { JobEvent } from "../../src/api/types";
+import { contextOf } from "../../src/panes/context";
 import { apply, begin, findStep, type JobView, titleOf } from "../../src/job/fold";
 
 const AT = "2026-11-16T04:00:00Z";
@@ -80,6 +81,30 @@ test("a model's words, plan, questions and costs are kept as they stand", () => 
   expect(view.question).toBeUndefined();
 });
 
+test("what waits for somebody's word waits until they say it", () => {
+  const asked = (id: string) => ({ type: "approval.requested", approval: { id, tool: { name: "shell", arguments: "{}" } } });
+  const view = fold({ type: "claimed", generation: 1 }, asked("a"), asked("b"), { type: "approval.decided", id: "a", decision: "refuse", by: "ada", words: "no" });
+  expect(view.approvals.map(({ id }) => id)).toEqual(["b"]);
+  expect(view.moments[2]).toMatchObject({ kind: "asked", decision: "refuse", by: "ada", words: "no" });
+  expect(view.moments[3]).toMatchObject({ kind: "asked", decision: undefined });
+  apply(view, { seq: 99, at: AT, job: "j", type: "sandbox.lost", reason: "gone" } as JobEvent);
+  expect(view.approvals).toEqual([]);
+});
+
+test("a conversation is read whatever is in it", () => {
+  const call = { type: "tool_call", id: "c", name: "shell", arguments: "{}" };
+  const context = contextOf({
+    tokens: 7,
+    messages: [
+      { entry: 1, role: "user", text: "Do it." },
+      { entry: 4, role: "assistant", blocks: [{ type: "text", text: "Yes." }, call, { type: "reasoning", data: {} }], results: [{ text: "ok", failed: false, shown: "whole" }] },
+      7,
+    ],
+  });
+  expect(context.messages.map(({ parts }) => parts.map(({ kind }) => kind))).toEqual([["text"], ["text", "call", "other", "result"], []]);
+  expect(contextOf(null)).toEqual({ tokens: 0, messages: [] });
+});
+
 test("an event of a newer server is shown as it is", () => {
   const view = fold({ type: "moon.rose", text: "hm", prev: "x", hash: "y" });
   expect(view.moments[1]).toMatchObject({ kind: "other", type: "moon.rose", fields: { text: "hm" } });
@@ -89,4 +114,12 @@ test("a job without a name is called by what it does first", () => {
   expect(titleOf({ steps: [{ tool: "shell", command: "ls -l" }] } as never)).toBe("ls -l");
   expect(titleOf({ task: "Build it", name: null } as never)).toBe("Build it");
   expect(titleOf({ steps: [{ tool: "list_files" }], name: "n" } as never)).toBe("n");
+});
+
+test("who opened what is told, and whether a person has the desktop", () => {
+  const view = fold({ type: "live.opened", by: "user", place: { port: 8123 } }, { type: "desktop.taken", by: "user" });
+  expect(view.desktopTaken).toBe(true);
+  expect(kinds(view).slice(-2)).toEqual(["visit", "taken"]);
+  expect(fold({ type: "desktop.taken", by: "user" }, { type: "desktop.returned", by: "user" }).desktopTaken).toBe(false);
+  expect(fold({ type: "desktop.taken", by: "user" }, { type: "sandbox.lost", reason: "gone" }).desktopTaken).toBe(false);
 });

@@ -132,6 +132,7 @@ fn spec() -> JobSpec {
         approve: Vec::new(),
         project: None,
         fork: None,
+        owner: None,
     }
 }
 

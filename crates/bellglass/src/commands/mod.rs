@@ -1,6 +1,7 @@
 //! One file for each command. Each returns how it ended; errors are for people.
 
 mod approve;
+mod attach;
 mod doctor;
 mod doctor_sandbox;
 mod download;
@@ -11,10 +12,13 @@ mod logs;
 mod mcp;
 mod memory;
 mod network;
+mod open;
 mod run;
 mod serve;
+mod share;
 mod submit;
 mod time_travel;
+mod token;
 mod verify;
 
 use std::path::Path;
@@ -50,6 +54,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
             jobs::show_status(&client, &client.status(one.job).await?, format)
         }
         Command::Logs(logs) => logs::logs(&logs, format).await,
+        Command::Attach(flags) => attach::attach(&flags).await,
         Command::Cancel(one) => {
             let answer = ApiClient::new(&one.server)?.cancel(one.job).await?;
             match format {
@@ -72,6 +77,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
         Command::Jobs(jobs) => jobs::list(&jobs, format).await,
         Command::Approve(approve) => approve::approve(&approve, format).await,
         Command::Memory(memory) => memory::memory(&memory, format).await,
+        Command::Token(token) => token::token(&token, format).await,
+        Command::Share(share) => share::share(&share, format).await,
+        Command::Open(open) => open::open(&config, &open, format).await,
         Command::Mcp(flags) => mcp::serve(&config, &flags).await,
         Command::Image(image) => image::image(&config, image, format).await,
         Command::Verify(verify) => verify::verify(&config, &verify, format).await,

@@ -18,7 +18,7 @@ use super::calls::{Admission, Call};
 use super::failure::failure;
 use super::files::checkpoint::Wanted;
 use super::follow::follow;
-use super::{desktop, kernel, service, tools, transfer};
+use super::{desktop, kernel, ports, service, terminal, tools, transfer, tunnel};
 
 pub(super) type Wire = Framed<MuxStream, FrameCodec>;
 
@@ -55,6 +55,8 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             let (protocol, version) = (PROTOCOL_VERSION, env!("CARGO_PKG_VERSION").into());
             answer(wire, Reply::Welcome { protocol, version, probe }).await
         }
+        // That it came at all is what it says.
+        Request::Attend => answer(wire, Reply::Ok).await,
         Request::Call { id, call, timeout_ms, received } => {
             match admit(guest, id, call, Duration::from_millis(timeout_ms)) {
                 Ok(call) => follow(wire, call, received).await,
@@ -69,6 +71,10 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         },
         Request::ReadNotebook { language } => match guest.kernels.notebook(language).await {
             Ok(notebook) => transfer::send_content(wire, notebook).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
+        Request::ReadScreen => match desktop::last_look(guest).await {
+            Ok(picture) => transfer::send_content(wire, picture).await,
             Err(error) => answer(wire, Reply::Error { error }).await,
         },
         Request::StartDesktop { screen } => {
@@ -95,6 +101,12 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         Request::OpenWayOut { equipment } => {
             let opened = guest.way_out.open(guest.latest_wire.subscribe(), equipment).await;
             answer(wire, ok_or(opened)).await
+        }
+        Request::Connect { to } => tunnel::connect(guest, wire, to).await,
+        Request::OpenTerminal { terminal } => terminal::open(guest, wire, terminal).await,
+        Request::ListPorts => {
+            let ports = tokio::task::spawn_blocking(ports::listening).await.unwrap_or_default();
+            answer(wire, Reply::Ports { ports }).await
         }
     }
 }
@@ -141,7 +153,7 @@ fn broken(call: &Call) -> CallResult {
         signal: None,
         text: None,
         error: Some(failure("internal_error", "the tool itself broke; try again in another way")),
-        duration_ms: 0,
+        duration_us: 0,
         output_bytes: call.output.total(),
         memory_kills: 0,
         note: None,

@@ -17,6 +17,7 @@ mod failure;
 mod files;
 mod follow;
 mod interpreters;
+mod jupyter;
 mod kernel;
 mod kernel_gaps;
 mod kill;
@@ -37,6 +38,7 @@ mod supervisor;
 mod terminal;
 mod tools;
 mod transfer;
+mod tunnel;
 mod way_out;
 mod workspace;
 
@@ -59,9 +61,11 @@ use calls::Calls;
 use confine::Confinement;
 use desktop::Desktop;
 use files::checkpoint::Checkpoints;
+use jupyter::Jupyter;
 use kernel::Kernels;
 use probe::Look;
 use terminal::Sessions;
+use tunnel::Tunnels;
 pub use way_out::Placer;
 use way_out::WayOut;
 use workspace::Workspace;
@@ -85,15 +89,18 @@ struct Guest {
     way_out: WayOut,
     sessions: Sessions,
     kernels: Kernels,
+    jupyter: Jupyter,
     desktop: Desktop,
     browsers: Browsers,
     checkpoints: Checkpoints,
+    tunnels: Tunnels,
 }
 
 /// Becomes the guest of this sandbox and never returns.
 pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
     end(prepare(listener, &config, async |listener, placer| {
-        serve(listener, config.clone(), placer).await
+        let readiness = Readiness::begin(&config, Filter::OfGuest)?;
+        serve_job(listener, config.clone(), placer, readiness).await
     }))
 }
 
@@ -140,8 +147,17 @@ fn prepare(
 /// What tools are confined to, and how that looks from inside.
 struct Readiness {
     /// Made once, because nothing can be allocated after a fork.
-    confinement: Arc<Confinement>,
+    confinement: Confinement,
     seen: Seen,
+}
+
+/// Upon whom the filter of system calls is laid first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filter {
+    /// Upon each tool process, since the guest does not yet know its job.
+    OfTools,
+    /// Upon the guest, and by inheritance upon its tools.
+    OfGuest,
 }
 
 enum Seen {
@@ -151,8 +167,11 @@ enum Seen {
 }
 
 impl Readiness {
-    fn begin(config: &GuestConfig) -> io::Result<Self> {
-        let confinement = Arc::new(Confinement::prepare(config)?);
+    fn begin(config: &GuestConfig, filter: Filter) -> io::Result<Self> {
+        let mut confinement = Confinement::prepare(config)?;
+        if filter == Filter::OfGuest {
+            confinement.take_filter_upon_guest(config)?;
+        }
         let look = Look::begin(config, &confinement)?;
         Ok(Self { confinement, seen: Seen::Looking(look) })
     }
@@ -179,10 +198,10 @@ impl Seen {
     }
 }
 
-/// Serves every connection that comes. Returns only if the guest cannot start, or when it was left
-/// alone for too long.
+/// Serves every connection that comes, in a process that is not the guest's own. Returns only if the
+/// guest cannot start, or when it was left alone for too long.
 pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) -> io::Result<()> {
-    let readiness = Readiness::begin(&config)?;
+    let readiness = Readiness::begin(&config, Filter::OfTools)?;
     serve_job(listener, config, placer, readiness).await
 }
 
@@ -208,16 +227,18 @@ async fn serve_job(
         config,
         workspace,
         calls,
-        confinement,
+        confinement: Arc::new(confinement),
         probe,
         memory_kills,
         latest_wire,
         way_out: WayOut::new(placer),
         sessions: Sessions::default(),
         kernels: Kernels::default(),
+        jupyter: Jupyter::default(),
         desktop: Desktop::default(),
         browsers: Browsers::default(),
         checkpoints: Checkpoints::default(),
+        tunnels: Tunnels::default(),
     });
     loop {
         let accepted = tokio::select! {
@@ -241,6 +262,7 @@ async fn serve_connection(guest: Arc<Guest>, connection: UnixStream, attending: 
     tokio::spawn(driver);
     guest.latest_wire.send_replace(Some(mux.clone()));
     while let Some(stream) = incoming.recv().await {
+        attending.heard();
         let guest = guest.clone();
         tokio::spawn(async move {
             // A stream that breaks concerns nobody but its worker, who knows already.

@@ -73,8 +73,10 @@ pub(super) fn host_name() -> String {
 
 /// What is tried, made before the fork because nothing can be allocated after it.
 struct Attempts {
-    /// Folders in which a file is made, without a name, so that none is left.
-    folders: Vec<CString>,
+    /// Folders that nobody may write to. A file is made in each, without a name, so that none is left.
+    closed: Vec<CString>,
+    /// Folders that may be written to. To ask whether they can be is enough, and much cheaper.
+    open: Vec<CString>,
     /// Kernel settings that are opened for writing.
     settings: Vec<CString>,
     /// Where a device file is made, which only Landlock forbids.
@@ -101,9 +103,13 @@ impl Attempts {
             "/proc/sys/kernel/modprobe",
             "/proc/sys/user/max_user_namespaces",
         ];
-        let folders = READ_ONLY_FOLDERS.into_iter().chain(config.writable_folders());
         Ok(Self {
-            folders: folders.map(CString::new).collect::<Result<_, _>>()?,
+            closed: READ_ONLY_FOLDERS.into_iter().map(CString::new).collect::<Result<_, _>>()?,
+            open: config
+                .writable_folders()
+                .map(CString::new)
+                .into_iter()
+                .collect::<Result<_, _>>()?,
             settings: SETTINGS.into_iter().map(CString::new).collect::<Result<_, _>>()?,
             device: CString::new(format!("{}/.bellglass-device", config.workspace))?,
             addresses: vec![

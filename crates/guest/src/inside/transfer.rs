@@ -115,7 +115,7 @@ pub(super) async fn restore(
                 Some(change) => Piece::Change(change),
                 None => match receipt(&frame)? {
                     Receipt::EndOfData => break,
-                    Receipt::Received { .. } => continue,
+                    Receipt::Received { .. } | Receipt::Resized { .. } => continue,
                 },
             },
             Some(Err(error)) => return Err(error),
@@ -182,7 +182,7 @@ pub(super) async fn write_file(
             Some(Ok(Frame::Data(piece))) => drop(sender.send(piece).await),
             Some(Ok(frame)) => match receipt(&frame)? {
                 Receipt::EndOfData => break,
-                Receipt::Received { .. } => {}
+                Receipt::Received { .. } | Receipt::Resized { .. } => {}
             },
             Some(Err(error)) => return Err(error),
             None => return Err(WireError::EndedEarly),

@@ -8,16 +8,15 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::checkpoint::{CheckpointNumber, Tree};
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::request::RequestError;
 use bellglass_protocol::view::JobView;
 use bellglass_store::Steering;
 use bellglass_store::checkpoints::{CheckpointError, read_tree};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::schedule::must_be_json;
 use super::steering::{Steered, steer};
-use crate::extract::{JobPath, StepPath, read_body};
+use crate::caller::Caller;
+use crate::extract::{JobPath, StepPath, read_object};
 use crate::problem::{ApiError, Problem};
 use crate::{App, SharedServer, content, tree_archive, tree_diff};
 
@@ -123,17 +122,12 @@ pub(crate) struct RestoreRequest {
 )]
 pub(crate) async fn restore(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Steered>, ApiError> {
-    must_be_json(&headers)?;
-    let body = read_body(&headers, body, server.app.settings.body_limit).await?;
-    let value: serde_json::Value = serde_json::from_slice(&body)
-        .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
-    let RestoreRequest { step } = serde_json::from_value(value).map_err(|error| {
-        RequestError::InvalidField { pointer: "step".into(), message: error.to_string() }
-    })?;
+    let RestoreRequest { step } = read_object(&server, &headers, body, "step").await?;
     let view = server.app.store.job(job).await?;
     if view.status.is_terminal() {
         return Err(ApiError::JobOver);
@@ -142,7 +136,7 @@ pub(crate) async fn restore(
         must_have_step(&view, step)?;
     }
     checkpoint_after(&view, step)?;
-    steer(&server, job, Steering::Restore { step }).await
+    steer(&server, &caller, job, Steering::Restore { step }).await
 }
 
 /// A step that is over, or the state that a fork began with.

@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::checkpoints::{checkpoint_after, must_have_step};
-use super::schedule::{Scheduled, accept, must_be_json, shortened};
-use crate::extract::{JobPath, read_body};
+use super::schedule::{Scheduled, accept, shortened};
+use crate::caller::Caller;
+use crate::extract::{JobPath, read_object};
 use crate::problem::{ApiError, Problem};
 use crate::{App, SharedServer};
 
@@ -59,17 +60,13 @@ pub(crate) struct ForkRequest {
 )]
 pub(crate) async fn fork(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    must_be_json(&headers)?;
     let app = &server.app;
-    let body = read_body(&headers, body, app.settings.body_limit).await?;
-    let value: Value = serde_json::from_slice(&body)
-        .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
-    let request: ForkRequest =
-        serde_json::from_value(value).map_err(|error| invalid("", error.to_string()))?;
+    let request: ForkRequest = read_object(&server, &headers, body, "step").await?;
     let parent = app.store.job(job).await?;
     if parent.kept.pending.is_some() {
         return Err(ApiError::NotStarted);
@@ -80,7 +77,7 @@ pub(crate) async fn fork(
     let checkpoint = checkpoint_after(&parent, request.step)?;
     let fork = Fork { job, step: request.step, checkpoint, heard: None };
     let spec = forked(app, &parent, request, fork).await?;
-    accept(&server, spec).await
+    accept(&server, &caller, spec).await
 }
 
 async fn forked(

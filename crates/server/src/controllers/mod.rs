@@ -1,9 +1,11 @@
 //! One file for each resource of the API.
 
+pub(crate) mod apps;
 pub(crate) mod cancel;
 pub(crate) mod changes;
 pub(crate) mod checkpoints;
 pub(crate) mod context;
+pub(crate) mod desktop;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod forks;
@@ -18,6 +20,9 @@ pub(crate) mod pages;
 pub(crate) mod result;
 pub(crate) mod schedule;
 pub(crate) mod sessions;
+pub(crate) mod share;
 pub(crate) mod status;
 pub(crate) mod steering;
 pub(crate) mod steps;
+pub(crate) mod terminal;
+pub(crate) mod tokens;

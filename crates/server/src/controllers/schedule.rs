@@ -8,16 +8,18 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::job::JobSpec;
+use bellglass_protocol::job::{DESKTOP_IMAGE, JobSpec};
 use bellglass_protocol::request::{JobRequest, RequestError};
 use bellglass_protocol::view::JobStatus;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::read_body;
 use crate::links::{self, Links};
 use crate::problem::{ApiError, Problem};
+use crate::vnc;
 
 /// A job that was accepted.
 #[derive(Debug, Serialize, ToSchema)]
@@ -49,6 +51,7 @@ pub(crate) struct Scheduled {
 )]
 pub(crate) async fn schedule(
     State(server): State<SharedServer>,
+    caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -62,11 +65,15 @@ pub(crate) async fn schedule(
         JobRequest::from_json(&body)
     };
     let spec = request.and_then(|request| request.into_spec(&app.offer)).map_err(shortened)?;
-    accept(&server, spec).await
+    accept(&server, &caller, spec).await
 }
 
 /// Schedules a job that was checked, if this host can run it.
-pub(super) async fn accept(server: &SharedServer, spec: JobSpec) -> Result<Response, ApiError> {
+pub(super) async fn accept(
+    server: &SharedServer,
+    caller: &Caller,
+    mut spec: JobSpec,
+) -> Result<Response, ApiError> {
     let app = &server.app;
     if let Some(why) = app.isolation.lacks(spec.isolation).await {
         return Err(RequestError::NotAvailable { field: "isolation", why }.into());
@@ -74,14 +81,24 @@ pub(super) async fn accept(server: &SharedServer, spec: JobSpec) -> Result<Respo
     if !app.images.exists(&spec.image).await {
         return Err(ApiError::ImageNotFound(spec.image));
     }
+    spec.owner = caller.owner();
+    let turn = server.meter.job(app.store.as_ref(), caller).await?;
+    let port = match &server.vnc {
+        Some(vnc) if spec.desktop.is_some() || spec.image == DESKTOP_IMAGE => vnc.reserve().await,
+        _ => None,
+    };
     let job = app.store.schedule(spec).await?;
+    drop(turn);
+    if let Some(port) = port {
+        vnc::serve(server, job, port);
+    }
     server.metrics.jobs_scheduled.increment(1);
     let answer = Scheduled {
         job_id: job,
         task_id: job,
         status: JobStatus::Scheduled,
         download_url: links::download_url(job),
-        links: Links::of(job),
+        links: Links::of(server, job),
     };
     let location = [(header::LOCATION, links::job_url(job))];
     Ok((StatusCode::ACCEPTED, location, axum::Json(answer)).into_response())
@@ -104,10 +121,11 @@ pub(super) async fn accept(server: &SharedServer, spec: JobSpec) -> Result<Respo
 )]
 pub(crate) async fn submit(
     server: State<SharedServer>,
+    caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    schedule(server, headers, body).await
+    schedule(server, caller, headers, body).await
 }
 
 /// A body of this many bytes takes long enough to parse that others would have to wait for it.
@@ -115,7 +133,7 @@ const LARGE: usize = 256 << 10;
 
 /// A page of another site can send forms and plain text without asking, but not JSON: insisting on
 /// the type is part of the protection against it.
-pub(super) fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
         return Err(ApiError::UnsupportedMediaType(None));
     };
@@ -131,7 +149,7 @@ pub(super) fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// Keeps an error readable that quotes a long piece of the request.
-pub(super) fn shortened(error: RequestError) -> RequestError {
+pub(crate) fn shortened(error: RequestError) -> RequestError {
     match error {
         RequestError::InvalidField { pointer, message } => RequestError::InvalidField {
             pointer: head_and_tail(pointer, 200),

@@ -35,6 +35,7 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         approve: Vec::new(),
         project: None,
         fork: None,
+        owner: None,
     }
 }
 
