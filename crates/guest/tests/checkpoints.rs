@@ -254,6 +254,8 @@ async fn what_is_too_large_is_refused_or_left_out() {
     let request = Request::Checkpoint { since: None, number, most_bytes: 100 };
     let mut exchange = worker.ask(&request).await;
     assert_eq!(exchange.error().await.code, "too_large");
+    let request = Request::Checkpoint { since: None, number, most_bytes: 50 };
+    assert_eq!(worker.ask(&request).await.error().await.code, "too_large");
     // A file that only has holes.
     let sparse = fs::File::create(guest.workspace().join("sparse")).unwrap();
     sparse.set_len(1 << 50).unwrap();

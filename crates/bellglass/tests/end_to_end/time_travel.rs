@@ -5,6 +5,7 @@ use std::io::Read as _;
 
 use serde_json::{Value, json};
 
+use crate::levels::has_gvisor;
 use crate::scripted::{Reply, Said, Scripted};
 use crate::support::{
     Options, TestServer, archive, bellglass, host, shell, step, text, wait_for_go,
@@ -78,6 +79,23 @@ async fn a_fork_at_any_step_has_exactly_the_files_of_that_step() {
     assert_eq!((text(&ended["spec"], "name"), &ended["steps_total"]), ("the rest", &json!(2)));
     let lines = |step: &Value| text(step, "stdout").lines().count();
     assert_eq!(lines(step(&ended, 2)), lines(step(&parent, 7)));
+}
+
+/// Its kernel lacks calls that the others use.
+#[tokio::test]
+async fn a_fork_on_gvisors_kernel_has_the_same_files_too() {
+    let server = TestServer::start();
+    if !has_gvisor(&server).await {
+        return;
+    }
+    let steps = CHANGES.map(|change| shell(&format!("{change}; {LOOK}")));
+    let parent = server.run(&json!({ "steps": steps, "isolation": "gvisor" })).await;
+    let id = text(&parent, "job_id");
+    for n in [2, 5] {
+        let forked = fork(&server, id, json!({ "step": n, "steps": [shell(LOOK)] })).await;
+        let ended = server.wait_for_end(&forked).await;
+        assert_eq!(step(&ended, 1)["stdout"], step(&parent, n)["stdout"], "{:#}", ended["error"]);
+    }
 }
 
 #[tokio::test]

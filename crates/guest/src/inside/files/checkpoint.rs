@@ -130,6 +130,7 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     fn make(workspace: &Workspace, known: &'a Known, wanted: Wanted) -> Result<Self, ToolError> {
         let survey = Survey::take(workspace)?;
+        let room = room(workspace);
         let safe = known.safe.as_ref();
         let none = HashMap::new();
         let before = safe.map_or(&none, |safe| &safe.stamps);
@@ -142,9 +143,9 @@ impl<'a> Draft<'a> {
             }
             changed.push(at);
             if let Stamp::File { bytes: size, .. } = stamp
-                && *size <= wanted.most_bytes
+                && *size <= room
             {
-                // One that is larger by itself is left out when it is its turn.
+                // One that is larger can only have holes, and is left out when it is its turn.
                 bytes = bytes.saturating_add(*size);
             }
         }
@@ -216,7 +217,7 @@ fn send_one(
             frames.reply(&change(What::Folder { mode }))?;
             Ok(Some(stamp))
         }
-        Stamp::Symlink { .. } => match target_of(workspace, bytes) {
+        Stamp::Symlink { .. } => match target_of(workspace, &path) {
             Ok(target) => {
                 frames.reply(&change(What::Symlink { target }))?;
                 Ok(Some(stamp))
@@ -275,10 +276,16 @@ fn room(workspace: &Workspace) -> u64 {
         .map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize))
 }
 
-fn target_of(workspace: &Workspace, path: &[u8]) -> Result<LinkTarget, PathFault> {
-    let named = open_child(workspace.root(), path, OFlags::PATH).map_err(|_| PathFault::Empty)?;
-    let target = rustix::fs::readlinkat(&named, c"", Vec::new()).map_err(|_| PathFault::Empty)?;
-    LinkTarget::new(target.into_bytes())
+fn target_of(workspace: &Workspace, path: &WorkspacePath) -> Result<LinkTarget, PathFault> {
+    let read = || match path.parent() {
+        None => rustix::fs::readlinkat(workspace.root(), path.name(), Vec::new()),
+        Some(parent) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let folder = open_child(workspace.root(), as_path(&parent), flags)?;
+            rustix::fs::readlinkat(&folder, path.name(), Vec::new())
+        }
+    };
+    LinkTarget::new(read().map_err(|_| PathFault::Empty)?.into_bytes())
 }
 
 fn open_file(workspace: &Workspace, path: &[u8]) -> Result<(File, Stat), Errno> {
