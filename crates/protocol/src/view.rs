@@ -164,7 +164,6 @@ pub struct StepView {
     pub started_at: Timestamp,
     pub duration_ms: Option<u64>,
     /// What the step did to the workspace, if it did anything and that was kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Changes>,
 }
 

@@ -64,8 +64,9 @@ pub(crate) fn needed(method: &Method, template: &str) -> Option<Right> {
         ("GET", "/jobs/{id}/files" | "/jobs/{id}/files/" | "/jobs/{id}/files/{*path}") => {
             Right::Job(Files)
         }
-        ("GET", "/jobs/{id}/steps/{n}/diff") => Right::Job(Files),
-        ("GET", "/jobs/{id}/output.zip" | "/jobs/{id}/steps/{n}/files.tar") => Right::Job(Result),
+        ("GET", "/jobs/{id}/output.zip") => Right::Job(Result),
+        // Earlier files may hold what was taken out since, so no link shows them.
+        ("GET", "/jobs/{id}/steps/{n}/diff" | "/jobs/{id}/steps/{n}/files.tar") => Right::Job(Mind),
         ("GET", "/jobs/{id}/memory.json" | "/jobs/{id}/context") => Right::Job(Mind),
         ("POST", "/jobs/{id}/cancel" | "/jobs/{id}/pause" | "/jobs/{id}/resume") => {
             Right::Job(Change)

@@ -116,7 +116,7 @@ async fn what_each_step_did_can_be_seen_and_fetched() {
     assert!(fourth.contains("@@ -1 +1,2 @@\n one\n+two\n"), "{fourth}");
     assert!(fourth.contains("deleted file mode"), "{fourth}");
     assert_eq!(diff(6).await, "");
-    assert!(step(&parent, 6).get("changes").is_none());
+    assert!(step(&parent, 6)["changes"].is_null());
     assert_eq!(step(&parent, 4)["changes"], json!({ "added": 1, "changed": 1, "deleted": 2 }));
     let (status, problem) = get_text(&server, &format!("/jobs/{job}/steps/8/diff")).await;
     assert_eq!(status, 404, "{problem}");
