@@ -45,6 +45,7 @@ demo | test)
     need curl curl
     need jq jq
     need unzip unzip
+    [ "$purpose" = demo ] || python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     ;;
 bench)
     need curl curl
@@ -54,8 +55,15 @@ bench)
 *) fail "unknown purpose '$purpose'; it is one of: build, test, demo, bench" ;;
 esac
 
-# The page is tested in the system's own browser.
+# The page is tested in the system's own browser, the store on a real PostgreSQL. A machine that has none
+# gets its programs, but no server that runs by itself.
 if [ "$purpose" = test ]; then
+    if ! has initdb && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
+        missing+=(postgresql)
+        as_root mkdir -p /etc/postgresql-common/createcluster.d
+        printf 'create_main_cluster = false\n' |
+            as_root tee /etc/postgresql-common/createcluster.d/bellglass.conf >/dev/null
+    fi
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
 fi
@@ -141,6 +149,8 @@ if [ "$(id -u)" != 0 ]; then
             fail "could not add a line for $user to /etc/sub$kind"
     done
 fi
+
+[ "$purpose" != test ] || "$(dirname "$0")/s3.sh" install
 
 has cargo || fail "Rust is missing: install version 1.95 or newer with rustup, then try again"
 

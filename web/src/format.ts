@@ -54,3 +54,8 @@ export function count(n: number, one: string, many = `${one}s`): string {
 export function firstLine(text: string): string {
   return (text.split("\n").find((line) => line.trim() !== "") ?? "").trim();
 }
+
+/** How many lines a text takes, long ones counted as often as they are broken. */
+export function lineCount(text: string): number {
+  return text.split("\n").reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / 100)), 0);
+}

@@ -64,7 +64,7 @@ export class Server {
 
   /** Ends the server for good. Jobs that still run are cancelled, so that no sandbox is left. */
   async remove(): Promise<void> {
-    for (const status of ["running", "scheduled"]) {
+    for (const status of ["running", "paused", "scheduled"]) {
       const { jobs } = (await this.call("GET", `/jobs?status=${status}`)) as { jobs: { job_id: string }[] };
       for (const { job_id } of jobs) {
         await this.call("POST", `/jobs/${job_id}/cancel`);
@@ -75,8 +75,7 @@ export class Server {
     await rm(this.data, { recursive: true, force: true });
   }
 
-  async call(method: string, path: string, body?: unknown): Promise<unknown> {
-    const token = this.env["BELLGLASS_TOKEN"];
+  async call(method: string, path: string, body?: unknown, token = this.env["BELLGLASS_TOKEN"]): Promise<unknown> {
     const response = await fetch(`${this.url}${path}`, {
       method,
       headers: {
@@ -86,11 +85,16 @@ export class Server {
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     });
     if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
-    return response.json();
+    return response.status === 204 ? undefined : response.json();
   }
 
-  async schedule(job: unknown): Promise<string> {
-    return ((await this.call("POST", "/schedule", job)) as { job_id: string }).job_id;
+  async schedule(job: unknown, token?: string): Promise<string> {
+    return ((await this.call("POST", "/schedule", job, token)) as { job_id: string }).job_id;
+  }
+
+  /** A token for a user, made by whoever runs the server. */
+  async token(user: string, role = "user"): Promise<{ token: string; id: string }> {
+    return (await this.call("POST", "/tokens", { user, role })) as { token: string; id: string };
   }
 
   async job(id: string): Promise<Job> {

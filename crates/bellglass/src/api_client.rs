@@ -148,6 +148,28 @@ impl ApiClient {
         self.send(self.request(Method::DELETE, &format!("/memories/{id}"))).await.map(|_| ())
     }
 
+    pub(crate) async fn create_token(&self, body: &Value) -> ApiResult<Value> {
+        self.json(self.request(Method::POST, "/tokens").json(body)).await
+    }
+
+    pub(crate) async fn tokens(&self) -> ApiResult<Value> {
+        self.json(self.request(Method::GET, "/tokens")).await
+    }
+
+    pub(crate) async fn revoke_token(&self, id: &str) -> ApiResult<()> {
+        // An id is letters and digits; whatever else was typed must not become another address.
+        let id: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
+        self.send(self.request(Method::DELETE, &format!("/tokens/{id}"))).await.map(|_| ())
+    }
+
+    pub(crate) async fn share(&self, job: JobId, body: &Value) -> ApiResult<Value> {
+        self.json(self.request(Method::POST, &format!("/jobs/{job}/share")).json(body)).await
+    }
+
+    pub(crate) async fn unshare(&self, job: JobId) -> ApiResult<()> {
+        self.send(self.request(Method::DELETE, &format!("/jobs/{job}/share"))).await.map(|_| ())
+    }
+
     pub(crate) async fn jobs(&self, query: &[(&str, String)]) -> ApiResult<Value> {
         self.json(self.request(Method::GET, "/jobs").query(query)).await
     }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use bellglass_protocol::id::JobId;
 use clap::{Args, Parser, Subcommand};
 
+use crate::render::Colours;
+
 /// Runs coding agents under glass.
 #[derive(Debug, Parser)]
 #[command(
@@ -56,6 +58,13 @@ pub(crate) enum Command {
     /// Look at, write, change and forget what tasks left for later ones
     #[command(subcommand)]
     Memory(Memory),
+    /// Make, list and revoke the tokens of users
+    #[command(subcommand)]
+    Token(Token),
+    /// Make a link with which others can watch a job, or take back all there are
+    Share(Share),
+    /// Open a job's page in the browser
+    Open(Open),
     /// Offer a sandbox of its own to an MCP client, on standard input and output
     Mcp(Mcp),
     /// Build and look at sandbox images
@@ -216,6 +225,69 @@ pub(crate) enum Memory {
     },
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Token {
+    /// Make a token for a user; it is shown once
+    Create {
+        /// Whose it is: letters, digits, `-`, `_` and `.`
+        user: String,
+        /// What it lets its holder do
+        #[arg(long, default_value = "user", value_parser = ["admin", "user", "viewer"])]
+        role: String,
+        /// What to call it, such as where it is used
+        #[arg(long)]
+        name: Option<String>,
+        /// After so long it holds no more, such as 12h or 30d [default: until it is revoked]
+        #[arg(long, value_name = "TIME")]
+        expires: Option<String>,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Show the tokens that were made
+    List {
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Revoke one, and end the sessions begun with it
+    Revoke {
+        /// Its id, as the list shows it
+        id: String,
+        #[command(flatten)]
+        server: Server,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Share {
+    /// The job's id
+    pub(crate) job: JobId,
+    /// How long the link holds, such as 12h or 30d
+    #[arg(long, value_name = "TIME", default_value = "7d")]
+    pub(crate) expires: String,
+    /// Do not show the job's files
+    #[arg(long)]
+    pub(crate) no_files: bool,
+    /// Do not let the result be downloaded
+    #[arg(long)]
+    pub(crate) no_download: bool,
+    /// Take back all links to the job instead
+    #[arg(long, conflicts_with_all = ["expires", "no_files", "no_download"])]
+    pub(crate) revoke: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Open {
+    /// The job's id
+    pub(crate) job: JobId,
+    /// Print the page's address and open nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Submit {
     /// A file with the job as JSON (`-` for standard input), or a task in words
@@ -254,6 +326,9 @@ pub(crate) struct Logs {
     /// Stay and show events as they come, until the job ends
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// When to use colours
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) color: Colours,
     #[command(flatten)]
     pub(crate) server: Server,
 }

@@ -18,7 +18,7 @@ use bellglass_protocol::quantity::{ByteSize, Seconds};
 use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_sandbox::pool::PoolSize;
-use bellglass_server::{Secret, ServerSettings, VncSettings};
+use bellglass_server::{Quotas, Secret, ServerSettings, VncSettings};
 use bellglass_worker::OperatorServer;
 use serde::Deserialize;
 
@@ -37,6 +37,8 @@ pub(crate) struct ConfigFile {
     pub(crate) data: Option<PathBuf>,
     pub(crate) images: Option<PathBuf>,
     pub(crate) server: ServerSection,
+    /// What each user may use.
+    pub(crate) quotas: Quotas,
     pub(crate) worker: WorkerSection,
     pub(crate) sandbox: SandboxSection,
     pub(crate) image: ImageSection,
@@ -208,6 +210,10 @@ pub(crate) struct Environment {
     pub(crate) cluster: Option<String>,
     /// Where programs are looked for.
     programs: Vec<PathBuf>,
+    /// Whether somebody sits before a screen on which a browser can show itself.
+    has_screen: bool,
+    /// The browser that the user wants.
+    browser: Option<PathBuf>,
 }
 
 impl Environment {
@@ -233,6 +239,8 @@ impl Environment {
             programs: variable("PATH")
                 .map(|path| std::env::split_paths(&path).collect())
                 .unwrap_or_default(),
+            has_screen: variable("DISPLAY").or_else(|| variable("WAYLAND_DISPLAY")).is_some(),
+            browser: variable("BROWSER").map(PathBuf::from),
         }
     }
 
@@ -269,6 +277,15 @@ impl Config {
 
     pub(crate) fn cluster(&self) -> Option<&str> {
         self.environment.cluster.as_deref()
+    }
+
+    /// A program that shows an address in a browser, if there is one and a screen for it.
+    pub(crate) fn browser(&self) -> Option<PathBuf> {
+        if let Some(wanted) = &self.environment.browser {
+            return Some(self.environment.program(wanted));
+        }
+        let opener = self.environment.program(Path::new("xdg-open"));
+        (self.environment.has_screen && opener.is_file()).then_some(opener)
     }
 
     /// The models that tasks can have.
@@ -374,6 +391,7 @@ impl Config {
             body_limit: section.body_limit,
             upload_limit: section.upload_limit,
             loopback_only,
+            quotas: self.file.quotas.clone(),
         })
     }
 
@@ -545,7 +563,7 @@ mod tests {
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/configuration.md");
         let all = "data images listen token allowed_hosts sandbox_domain vnc_ports vnc_password body_limit upload_limit slots lease sweep \
-                   default base_url fallback wire idle_time context_tokens reasoning images recordings record embeddings embeddings_folder command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output";
+                   default base_url fallback wire idle_time context_tokens reasoning images recordings record embeddings embeddings_folder command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output jobs_at_once jobs_per_day running_time_per_day requests_per_second";
         for key in all.split_whitespace() {
             assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
         }
@@ -554,6 +572,7 @@ mod tests {
             "",
             "[server]\n",
             "[worker]\n",
+            "[quotas]\n",
             "[image]\n",
             "[model]\n",
             "[network]\n",
@@ -571,6 +590,7 @@ mod tests {
                 let known = all.split_whitespace().any(|each| each == key);
                 let is_section = [
                     "server",
+                    "quotas",
                     "worker",
                     "image",
                     "model",

@@ -106,6 +106,7 @@ impl Installation {
             spools: self.data.join("spools"),
             orphaned_after: self.orphaned_after,
             sweep_every,
+            grace: Duration::ZERO,
             models: self.models.clone(),
             mcp: self.mcp.clone(),
         };

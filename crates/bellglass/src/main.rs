@@ -19,6 +19,7 @@ mod live_streams;
 mod logging;
 mod mcp_config;
 mod model_config;
+mod progress;
 mod render;
 mod run_folder;
 mod secret_config;

@@ -17,6 +17,17 @@ impl JobId {
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
     }
+
+    /// The number behind the name, for databases that have a type for it.
+    pub fn uuid(self) -> Uuid {
+        self.0
+    }
+}
+
+impl From<Uuid> for JobId {
+    fn from(id: Uuid) -> Self {
+        Self(id)
+    }
 }
 
 impl fmt::Display for JobId {

@@ -53,6 +53,9 @@ pub struct JobSpec {
     /// The project whose memories the task reads and adds to; none if it does neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
+    /// The user whose job it is; none where the server has no users, or its operator scheduled it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 /// A sandbox that is used from outside, over MCP. It has no wishes of its own so far.

@@ -433,6 +433,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            owner: None,
         };
         EventBody::Scheduled { spec: Box::new(spec) }
     }

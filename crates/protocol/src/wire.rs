@@ -18,7 +18,7 @@ use crate::tool::ToolCall;
 use crate::tunnel::{Inside, ListeningPort, MAX_PORTS, Terminal, TerminalSize};
 
 /// Raised with every change that an older peer would misunderstand.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The largest frame that the worker takes from a guest.
 pub const MAX_FRAME_FROM_GUEST: usize = 1 << 20;
@@ -178,6 +178,8 @@ pub enum Request {
     /// All that was run in the kernel of a language, as a notebook. Answered as
     /// [`Request::ReadFile`].
     ReadNotebook { language: Language },
+    /// The screen of a desktop that runs, as a PNG. Answered as [`Request::ReadFile`].
+    ReadScreen,
     /// Starts the kernel of a language before it is needed. Answered by [`Reply::Ok`] at once.
     WarmKernel { language: Language },
     /// Starts the desktop. Answered by [`Reply::Ok`] once it is there; by an error in an image that
@@ -201,6 +203,8 @@ pub enum Request {
     /// Gives the sandbox its proxy port, or renews what it was given with it. Answered by
     /// [`Reply::Ok`].
     OpenWayOut { equipment: Equipment },
+    /// Says that a worker is there and awake. Answered by [`Reply::Ok`].
+    Attend,
     /// Connects to something inside. Answered by [`Reply::Ok`]; then bytes go both ways as they are,
     /// without frames, until a side has closed.
     Connect { to: Inside },
@@ -389,7 +393,7 @@ pub struct CallResult {
     /// The answer of a tool that has one beside output, such as a file's lines.
     pub text: Option<String>,
     pub error: Option<ToolError>,
-    pub duration_ms: u64,
+    pub duration_us: u64,
     /// Output bytes of the call in all.
     pub output_bytes: u64,
     /// Processes that the guest ended meanwhile because the sandbox had used up its memory.
@@ -419,6 +423,9 @@ pub const MAX_MEDIA_TYPE: usize = 100;
 
 /// The largest notebook that is taken from a guest.
 pub const MAX_NOTEBOOK: u64 = 64 << 20;
+
+/// The largest picture of a screen that is taken from a guest.
+pub const MAX_SCREEN: u64 = 64 << 20;
 
 /// Something in the workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

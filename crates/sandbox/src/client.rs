@@ -145,6 +145,11 @@ impl GuestClient {
         }
     }
 
+    /// Lets the guest know that its worker is there and awake.
+    pub async fn attend(&self) -> Result<(), ClientError> {
+        self.simple(&Request::Attend).await
+    }
+
     /// Kills a running call; whoever waits for it then gets its result.
     pub async fn cancel_call(&self, id: &CallId) -> Result<(), ClientError> {
         self.simple(&Request::CancelCall { id: id.clone() }).await
@@ -184,6 +189,11 @@ impl GuestClient {
         language: Language,
     ) -> Result<(u64, FileStream), ClientError> {
         self.read(&Request::ReadNotebook { language }).await
+    }
+
+    /// What the screen shows, where there is one: a PNG.
+    pub async fn read_screen(&self) -> Result<(u64, FileStream), ClientError> {
+        self.read(&Request::ReadScreen).await
     }
 
     /// Has the kernel of a language started before it is needed.

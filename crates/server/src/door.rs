@@ -7,10 +7,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use crate::SharedServer;
-use crate::apps;
-use crate::guard::{named_host, put_protective_headers};
-use crate::leftovers;
+use crate::guard::{self, named_host, put_protective_headers};
 use crate::metrics::Observed;
+use crate::{apps, leftovers, standing};
 
 /// The middleware.
 pub(crate) async fn pass(
@@ -19,16 +18,24 @@ pub(crate) async fn pass(
     next: Next,
 ) -> Response {
     // Content of sandboxes has host names of its own, under which nothing else is served.
-    if let Ok(host) = named_host(&request)
+    if let Ok(host) = named_host(request.uri(), request.headers())
         && let Some(app) = server.apps.domain.app(&host)
     {
         return apps::answer(&server, app, &host, request).await;
     }
     let observed = Observed::begin(&request);
     let (request, rest) = leftovers::lend(request);
-    let mut response = match server.guard.admit(&request) {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
+    let (mut parts, body) = request.into_parts();
+    let mut response = match guard::admit(&server, &parts).await {
+        Ok(caller) => {
+            parts.extensions.insert(caller.clone());
+            let response = next.run(Request::from_parts(parts, body)).await;
+            standing::bounded(&server, &caller, response)
+        }
+        Err(error) => {
+            drop(body);
+            error.into_response()
+        }
     };
     put_protective_headers(response.headers_mut());
     if response.status().is_client_error()

@@ -12,11 +12,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::quantity::ByteSize;
+use bellglass_protocol::request::RequestError;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::{self, DeserializeOwned, Deserializer};
 
+use crate::Server;
+use crate::controllers::schedule::{must_be_json, shortened};
 use crate::problem::ApiError;
 
 /// The `{id}` of the address.
@@ -149,6 +152,28 @@ pub(crate) async fn read_body(
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::BodyTooLarge(limit)),
         Err(_) => Err(ApiError::BodyUnreadable),
     }
+}
+
+/// Reads a body that is one JSON object; `field` is what a mistake in it is most likely about.
+pub(crate) async fn read_object<T: DeserializeOwned>(
+    server: &Server,
+    headers: &HeaderMap,
+    body: Body,
+    field: &str,
+) -> Result<T, ApiError> {
+    must_be_json(headers)?;
+    object_of(&read_body(headers, body, server.app.settings.body_limit).await?, field)
+}
+
+/// Reads one JSON object. Fields in a list, which serde would take too, are nobody's intention.
+pub(crate) fn object_of<T: DeserializeOwned>(body: &[u8], field: &str) -> Result<T, ApiError> {
+    let value: serde_json::Value = serde_json::from_slice(body)
+        .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
+    let wrong = |message: String| RequestError::InvalidField { pointer: field.into(), message };
+    if !value.is_object() {
+        return Err(wrong("the body must be one JSON object".into()).into());
+    }
+    Ok(serde_json::from_value(value).map_err(|error| shortened(wrong(error.to_string())))?)
 }
 
 /// Refuses a body by its declared length, before any of it is used.

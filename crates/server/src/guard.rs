@@ -6,16 +6,25 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
+use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use bellglass_protocol::id::JobId;
 use jiff::Timestamp;
 
+use crate::caller::Caller;
+use crate::extract::parse_job_id;
 use crate::problem::ApiError;
-use crate::session;
+use crate::rights::{self, JobRight, Right};
 use crate::settings::{Secret, ServerSettings};
+use crate::token::{TOKEN, hash_of};
+use crate::{Server, session, share};
 
-/// How callers are told apart. Roles will be further variants.
+/// What this machine is called by its own programs.
+const OWN_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// Who is let in without being a user.
 #[derive(Clone)]
 pub(crate) enum Guard {
     Token(Secret),
@@ -28,62 +37,167 @@ impl Guard {
         match &settings.token {
             Some(token) if !token.is_empty() => Self::Token(token.clone()),
             _ => {
-                let own = ["localhost", "127.0.0.1", "[::1]"].map(String::from);
+                let own = OWN_HOSTS.map(String::from);
                 let more = settings.allowed_hosts.iter().map(|host| host.to_ascii_lowercase());
                 Self::LocalUser { hosts: own.into_iter().chain(more).collect() }
             }
         }
     }
+}
 
-    pub(crate) fn admit(&self, request: &Request) -> Result<(), ApiError> {
-        let path = request.uri().path();
-        if matches!(path, "/healthz" | "/readyz") {
-            return Ok(());
+/// Finds out who calls, and refuses what they have no right to.
+pub(crate) async fn admit(server: &Server, request: &Parts) -> Result<Caller, ApiError> {
+    let template = request.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
+    let right = match template {
+        Some(template) => rights::needed(&request.method, template),
+        // Whoever may look is told that nothing is there.
+        None => Some(Right::Look),
+    };
+    if right == Some(Right::Probe) {
+        return Ok(Caller::Nobody);
+    }
+    let caller = match &server.guard {
+        // A browser sends no token by itself, and these pages are the same for everybody.
+        Guard::Token(_) if right == Some(Right::Public) => return Ok(Caller::Nobody),
+        Guard::Token(token) => with_token(server, token, request, right).await?,
+        Guard::LocalUser { hosts } => {
+            check_host(hosts, &request.method, &request.uri, &request.headers)?;
+            locally(server, request).await?
         }
-        match self {
-            // A browser sends no token by itself, and these pages are the same for everybody.
-            Self::Token(_) if is_public_page(path) => Ok(()),
-            Self::Token(token) => match bearer(request.headers()) {
-                Some(shown) if token.matches(shown) => Ok(()),
-                Some(_) => Err(ApiError::Unauthorized),
-                None if path == "/session" => of_this_origin(request),
-                // A browser sends the cookie whoever asked it to, so it must be one of our pages.
-                None if session::holds(token, request.headers(), Timestamp::now()) => {
-                    of_this_origin(request)
-                }
-                None => Err(ApiError::Unauthorized),
-            },
-            Self::LocalUser { hosts } => {
-                let host = named_host(request)?;
-                let name = host.host();
-                if !hosts.iter().any(|known| {
-                    known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str())
-                }) {
-                    return Err(ApiError::ForbiddenHost(shortened(host.as_str())));
-                }
-                same_origin(request.method(), request.headers(), &host)
-            }
+    };
+    server.meter.request(&caller)?;
+    caller.has(right)?;
+    if matches!(right, Some(Right::Job(_))) && !caller.sees_everything() {
+        // Read as the address has it: an id that is written otherwise is refused, not passed on.
+        let id = request.uri.path().split('/').nth(2).unwrap_or_default();
+        caller.must_see(server, parse_job_id(id)?).await?;
+    }
+    Ok(caller)
+}
+
+async fn with_token(
+    server: &Server,
+    token: &Secret,
+    request: &Parts,
+    right: Option<Right>,
+) -> Result<Caller, ApiError> {
+    match bearer(&request.headers) {
+        Some(shown) if token.matches(shown) => return Ok(Caller::Operator),
+        Some(shown) => return holder(server, shown).await?.ok_or(ApiError::Unauthorized),
+        None => {}
+    }
+    // A browser sends cookies whoever asked it to, so it must be one of our pages.
+    if right == Some(Right::LogIn) {
+        of_this_origin(request)?;
+        return Ok(Caller::Nobody);
+    }
+    if session::holds(token, &request.headers, Timestamp::now()) {
+        of_this_origin(request)?;
+        return Ok(Caller::Operator);
+    }
+    let known = match in_session(server, &request.headers).await? {
+        Some(caller) => Some(caller),
+        None => guest(server, request, right).await?,
+    };
+    let caller = known.ok_or(ApiError::Unauthorized)?;
+    of_this_origin(request)?;
+    Ok(caller)
+}
+
+/// Where no token is set, everybody on this machine looks after the server, unless they say that they
+/// are somebody else.
+async fn locally(server: &Server, request: &Parts) -> Result<Caller, ApiError> {
+    match bearer(&request.headers) {
+        // One that was revoked must not give more than it did.
+        Some(shown) if shown.starts_with(TOKEN.as_bytes()) => {
+            holder(server, shown).await?.ok_or(ApiError::Unauthorized)
         }
+        _ => Ok(in_session(server, &request.headers).await?.unwrap_or(Caller::Operator)),
     }
 }
 
-impl Guard {
-    /// Whether the request shows a token of ours, right where a token is shown.
-    pub(crate) fn shows_token(&self, headers: &HeaderMap) -> bool {
-        match self {
-            Self::Token(token) => bearer(headers).is_some_and(|shown| token.matches(shown)),
-            Self::LocalUser { .. } => false,
-        }
-    }
+pub(crate) async fn holder(server: &Server, shown: &[u8]) -> Result<Option<Caller>, ApiError> {
+    let hash = hash_of(shown);
+    let token = server.app.store.find_token(&hash, Timestamp::now()).await?;
+    Ok(token.map(|token| Caller::Holder { token: Arc::new(token), hash }))
 }
 
-/// Pages that hold nothing of anybody's, whatever follows in their addresses.
-fn is_public_page(path: &str) -> bool {
-    matches!(
-        path,
-        "/" | "/docs" | "/docs/docs.js" | "/docs/pages.css" | "/openapi.json" | "/notices.txt"
-    ) || path.starts_with("/assets/")
-        || path.starts_with("/watch/")
+pub(crate) async fn in_session(
+    server: &Server,
+    headers: &HeaderMap,
+) -> Result<Option<Caller>, ApiError> {
+    for secret in session::kept(headers) {
+        if let Some(caller) = holder(server, secret.as_bytes()).await? {
+            return Ok(Some(caller));
+        }
+    }
+    Ok(None)
+}
+
+/// Links open what belongs to a job, so they are looked at only there.
+async fn guest(
+    server: &Server,
+    request: &Parts,
+    right: Option<Right>,
+) -> Result<Option<Caller>, ApiError> {
+    if !matches!(right, Some(Right::Job(_))) {
+        return Ok(None);
+    }
+    for shown in share::shown(&request.headers).take(4) {
+        let Some(key) = server.app.store.share_key(shown.job()).await? else { continue };
+        if let Some(link) = shown.checked(&key, Timestamp::now()) {
+            return Ok(Some(Caller::Guest { link, key }));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a request names this machine as its own programs do, and no page of another origin made it.
+pub(crate) fn check_local(request: &Request) -> Result<(), ApiError> {
+    let own = OWN_HOSTS.map(String::from);
+    check_host(&own, request.method(), request.uri(), request.headers())
+}
+
+fn check_host(
+    hosts: &[String],
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<(), ApiError> {
+    let host = named_host(uri, headers)?;
+    let name = host.host();
+    if !hosts
+        .iter()
+        .any(|known| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str()))
+    {
+        return Err(ApiError::ForbiddenHost(shortened(host.as_str())));
+    }
+    same_origin(method, headers, &host)
+}
+
+/// Whether a program shows a token with which it may change the job. Such a token is taken out of the
+/// request, whether it is good or not: what a sandbox serves must not see it.
+pub(crate) async fn take_token(
+    server: &Server,
+    headers: &mut HeaderMap,
+    job: JobId,
+) -> Result<bool, ApiError> {
+    let Some(shown) = bearer(headers).map(<[u8]>::to_vec) else { return Ok(false) };
+    let is_operators = match &server.guard {
+        Guard::Token(token) => token.matches(&shown),
+        Guard::LocalUser { .. } => false,
+    };
+    if is_operators {
+        headers.remove(header::AUTHORIZATION);
+        return Ok(true);
+    }
+    if !shown.starts_with(TOKEN.as_bytes()) {
+        return Ok(false);
+    }
+    headers.remove(header::AUTHORIZATION);
+    let Some(caller) = holder(server, &shown).await? else { return Ok(false) };
+    let may = caller.has_for_jobs(JobRight::Change);
+    Ok(may && caller.must_see(server, job).await.is_ok())
 }
 
 pub(crate) fn put_protective_headers(headers: &mut HeaderMap) {
@@ -103,10 +217,10 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// The host that a request names.
-pub(crate) fn named_host(request: &Request) -> Result<Authority, ApiError> {
-    let authority = match request.headers().get(header::HOST) {
+pub(crate) fn named_host(uri: &Uri, headers: &HeaderMap) -> Result<Authority, ApiError> {
+    let authority = match headers.get(header::HOST) {
         Some(host) => Authority::try_from(host.as_bytes()).ok(),
-        None => request.uri().authority().cloned(),
+        None => uri.authority().cloned(),
     };
     match authority {
         Some(authority) if !authority.as_str().contains('@') => Ok(authority),
@@ -114,8 +228,8 @@ pub(crate) fn named_host(request: &Request) -> Result<Authority, ApiError> {
     }
 }
 
-fn of_this_origin(request: &Request) -> Result<(), ApiError> {
-    same_origin(request.method(), request.headers(), &named_host(request)?)
+fn of_this_origin(request: &Parts) -> Result<(), ApiError> {
+    same_origin(&request.method, &request.headers, &named_host(&request.uri, &request.headers)?)
 }
 
 fn same_origin(method: &Method, headers: &HeaderMap, host: &Authority) -> Result<(), ApiError> {

@@ -6,6 +6,7 @@
 
 mod apps;
 mod archive;
+mod caller;
 mod content;
 mod controllers;
 mod door;
@@ -21,12 +22,17 @@ mod metrics;
 mod openapi;
 mod page;
 mod problem;
+mod quota;
 mod rfb;
+mod rights;
 mod router;
 mod serve;
 mod session;
 mod settings;
+mod share;
 mod sockets;
+mod standing;
+mod token;
 mod vnc;
 
 use std::sync::Arc;
@@ -44,6 +50,7 @@ pub use live::{
 };
 pub use openapi::openapi;
 pub use problem::Problem;
+pub use quota::Quotas;
 pub use router::router;
 pub use serve::serve;
 pub use settings::{Secret, ServerSettings};
@@ -76,6 +83,10 @@ pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 struct Server {
     app: App,
     guard: guard::Guard,
+    /// What users use of the server.
+    meter: quota::Meter,
+    /// Told of each token and link that is taken away.
+    revoked: tokio::sync::watch::Sender<()>,
     apps: apps::Apps,
     /// Ports of desktops, where they are configured.
     vnc: Option<vnc::VncPorts>,

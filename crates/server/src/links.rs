@@ -36,7 +36,7 @@ impl Links {
             events_url: format!("/jobs/{job}/events"),
             logs_url: format!("/jobs/{job}/events?format=jsonl"),
             desktop_url: Some(format!("/jobs/{job}/desktop/")),
-            jupyter_url: None,
+            jupyter_url: Some(format!("/jobs/{job}/jupyter/")),
             vnc_port: server.vnc.as_ref().and_then(|vnc| vnc.port(job)),
         }
     }

@@ -41,6 +41,7 @@ pub(crate) fn frame() -> OpenApi {
             (name = "results", description = "What a job made"),
             (name = "files", description = "The workspace, while the job runs and after"),
             (name = "memories", description = "What tasks left for later ones"),
+            (name = "access", description = "Who may use the server"),
             (name = "operations", description = "For operators and their tools"),
         ),
         components(schemas(Problem, Event)),
@@ -76,7 +77,9 @@ fn common_problems(document: &mut Value) {
             let responses = &mut operation["responses"];
             if guarded {
                 responses["401"] = problem("A token is needed.");
-                responses["403"] = problem("Unknown host name, or called from another site.");
+                responses["403"] =
+                    problem("Not allowed, an unknown host name, or called from another site.");
+                responses["429"] = problem("As much as one user may use.");
             }
             responses["500"] = problem("The server failed.");
         }
@@ -133,6 +136,25 @@ fn exact_schemas(document: &mut Value) {
         schemas[answered]["required"] = fields.into_iter().flatten().collect();
     }
     tagged_calls(schemas);
+    unsigned_numbers(document);
+}
+
+/// A number that cannot be negative has one bit more than the format of signed ones says.
+fn unsigned_numbers(document: &mut Value) {
+    let least = document.get("minimum").and_then(Value::as_i64);
+    let format = match document.get("format").and_then(Value::as_str) {
+        Some("int32") => Some("uint32"),
+        Some("int64") => Some("uint64"),
+        _ => None,
+    };
+    if let (Some(0..), Some(format)) = (least, format) {
+        document["format"] = format.into();
+    }
+    match document {
+        Value::Object(fields) => fields.values_mut().for_each(unsigned_numbers),
+        Value::Array(items) => items.iter_mut().for_each(unsigned_numbers),
+        _ => {}
+    }
 }
 
 /// A tool call is one flat object. The derived schema puts the arguments and the tool's name into

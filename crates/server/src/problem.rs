@@ -14,6 +14,8 @@ use bellglass_store::StoreError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::quota::Quota;
+
 /// Why a request was not answered as the client wished.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
@@ -86,6 +88,14 @@ pub(crate) enum ApiError {
     ForbiddenOrigin,
     #[error("this server needs a token, and the request has none or a wrong one")]
     Unauthorized,
+    #[error("{0}")]
+    Forbidden(&'static str),
+    #[error("there is no such token")]
+    TokenNotFound,
+    #[error("these are more requests than one user may send in a second")]
+    TooManyRequests,
+    #[error("{quota}")]
+    QuotaExceeded { quota: Quota, retry_after: u64 },
     #[error("there is nothing at this address")]
     NotFound,
     #[error("this address does not take this method")]
@@ -144,6 +154,10 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("forbidden_host", 403, "Unknown host name"),
     kind("forbidden_origin", 403, "Called from another site"),
     kind("unauthorized", 401, "A token is needed"),
+    kind("forbidden", 403, "Not allowed"),
+    kind("token_not_found", 404, "There is no such token"),
+    kind("too_many_requests", 429, "Too many requests"),
+    kind("quota_exceeded", 429, "As much as one user may use"),
     kind("not_found", 404, "Nothing is here"),
     kind("method_not_allowed", 405, "The method is not allowed"),
     kind("internal", 500, "The server failed"),
@@ -182,6 +196,10 @@ impl ApiError {
             Self::ForbiddenHost(_) => "forbidden_host",
             Self::ForbiddenOrigin => "forbidden_origin",
             Self::Unauthorized => "unauthorized",
+            Self::Forbidden(_) => "forbidden",
+            Self::TokenNotFound => "token_not_found",
+            Self::TooManyRequests => "too_many_requests",
+            Self::QuotaExceeded { .. } => "quota_exceeded",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::Internal => "internal",
@@ -213,6 +231,11 @@ impl ApiError {
             Self::DesktopTaken(_) => "Wait until it is handed back, or ask for it.".into(),
             Self::NoSandboxDomain => "Set `sandbox_domain` in bellglass.toml to a domain of which all subdomains lead to this server, or come as http://localhost, for example through `ssh -L 8000:localhost:8000`.".into(),
             Self::Unauthorized => "Send the header Authorization: Bearer TOKEN.".into(),
+            Self::Forbidden(_) => "Ask whoever looks after the server for a token with another role.".into(),
+            Self::TokenNotFound => "`bellglass token list` shows those there are.".into(),
+            Self::TooManyRequests => "Wait for a second; Retry-After says so too. Events come by themselves at `events_url`, without asking again.".into(),
+            Self::QuotaExceeded { quota: Quota::JobsAtOnce(_), .. } => "Wait until one of your jobs has ended, or cancel one. Nothing was scheduled.".into(),
+            Self::QuotaExceeded { .. } => "Try again tomorrow (UTC), or ask whoever looks after the server for more. Nothing was scheduled.".into(),
             Self::NotFound => "See /docs for all addresses.".into(),
             Self::MethodNotAllowed => "The Allow header lists the methods that it takes.".into(),
             _ => return None,
@@ -226,6 +249,8 @@ impl ApiError {
             | Self::SandboxBusy
             | Self::FilesBusy
             | Self::SandboxUnreachable => (header::RETRY_AFTER, HeaderValue::from_static("1")),
+            Self::TooManyRequests => (header::RETRY_AFTER, HeaderValue::from_static("1")),
+            Self::QuotaExceeded { retry_after, .. } => (header::RETRY_AFTER, (*retry_after).into()),
             Self::Unauthorized => {
                 (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bellglass\""))
             }

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -16,12 +16,13 @@ use crate::apps::{AppDomain, Apps, Passes};
 use crate::archive;
 use crate::controllers::{
     apps as app_pages, cancel, changes, context, desktop, events, files, jobs, mcp, memories,
-    memory, network, offer, operations, pages, result, schedule, sessions, status, steering, steps,
-    terminal,
+    memory, network, offer, operations, pages, result, schedule, sessions, share, status, steering,
+    steps, terminal, tokens,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
 use crate::problem::ApiError;
+use crate::quota::Meter;
 use crate::vnc::VncPorts;
 use crate::{App, Server, SharedServer, door, openapi};
 
@@ -54,7 +55,10 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(app_pages::list))
         .routes(routes!(files::list))
         .routes(routes!(files::read, files::write, files::delete))
-        .routes(routes!(sessions::begin, sessions::end))
+        .routes(routes!(share::share, share::unshare))
+        .routes(routes!(sessions::show, sessions::begin, sessions::end))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))
         .routes(routes!(operations::metrics))
@@ -66,7 +70,9 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
 fn pages() -> Router<SharedServer> {
     Router::new()
         .route("/", get(pages::page))
+        .route("/memory", get(pages::page))
         .route("/watch/{id}", get(pages::page))
+        .route("/share/{link}", get(share::open))
         .route("/assets/{*path}", get(pages::asset))
         .route("/notices.txt", get(pages::notices))
         .route("/docs/docs.js", get(pages::script))
@@ -102,7 +108,17 @@ pub(crate) fn build(
     };
     let metrics = Metrics::new(document.paths.paths.keys().map(String::as_str));
     let archive_readers = Arc::new(Semaphore::new(archive::MOST_READERS));
-    let server = Arc::new(Server { app, guard, apps, vnc, metrics, archive_readers, stopping });
+    let server = Arc::new(Server {
+        meter: Meter::new(app.settings.quotas.clone()),
+        revoked: watch::Sender::new(()),
+        app,
+        guard,
+        apps,
+        vnc,
+        metrics,
+        archive_readers,
+        stopping,
+    });
     // The last layer is the outermost. Nothing here may buffer, compress or time out an answer:
     // event streams pass through.
     let router = api

@@ -5,6 +5,7 @@ use std::fmt;
 use bellglass_protocol::quantity::ByteSize;
 use subtle::ConstantTimeEq;
 
+use crate::quota::Quotas;
 use crate::vnc::VncSettings;
 
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct ServerSettings {
     pub upload_limit: ByteSize,
     /// Whether the server is meant for this machine only. Without a token it must be.
     pub loopback_only: bool,
+    /// What each user may use.
+    pub quotas: Quotas,
 }
 
 impl Default for ServerSettings {
@@ -37,6 +40,7 @@ impl Default for ServerSettings {
             body_limit: ByteSize::mib(32),
             upload_limit: ByteSize::gib(1),
             loopback_only: true,
+            quotas: Quotas::default(),
         }
     }
 }

@@ -31,10 +31,10 @@ use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::controllers::pages;
-use crate::guard::{Guard, put_protective_headers};
+use crate::guard::{check_local, put_protective_headers};
 use crate::problem::ApiError;
 use crate::rfb::{Grip, Showing, Viewer, VncPassword, VncPasswords};
-use crate::settings::{Secret, ServerSettings};
+use crate::settings::Secret;
 use crate::{SharedServer, page, sockets};
 
 /// What the operator decides about the ports of desktops.
@@ -276,17 +276,13 @@ fn router(server: SharedServer, job: JobId) -> Router {
     }
     // The password is asked for over the WebSocket. That no other site's page gets so far is seen to
     // as on the server's own port.
-    let guard = Guard::new(&ServerSettings::default());
-    let admit = move |request: Request, next: Next| {
-        let admitted = guard.admit(&request);
-        async move {
-            let mut response = match admitted {
-                Ok(()) => next.run(request).await,
-                Err(error) => error.into_response(),
-            };
-            put_protective_headers(response.headers_mut());
-            response
-        }
+    let admit = async |request: Request, next: Next| {
+        let mut response = match check_local(&request) {
+            Ok(()) => next.run(request).await,
+            Err(error) => error.into_response(),
+        };
+        put_protective_headers(response.headers_mut());
+        response
     };
     Router::new()
         .route("/", get(index))

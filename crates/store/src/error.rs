@@ -32,11 +32,14 @@ pub enum StoreError {
     #[error("{} is not a database of bellglass", .0.display())]
     NotOurs(PathBuf),
     #[error(
-        "{} was written by a newer bellglass (its schema is {found}, this one knows {known}); \
-         use that version or a newer one",
-        .path.display()
+        "{place} was written by a newer bellglass (its schema is {found}, this one knows {known}); \
+         use that version or a newer one"
     )]
-    NewerSchema { path: PathBuf, found: i64, known: i64 },
+    NewerSchema { place: String, found: i64, known: i64 },
+    #[error("the database's address is not like postgres://USER@HOST:PORT/DATABASE")]
+    InvalidUrl,
+    #[error("the database does not answer; what was asked of it may be asked again")]
+    Unavailable,
     #[error(
         "{} has the schema of an older bellglass; start the server once to bring it up to date",
         .0.display()

@@ -20,6 +20,7 @@ pub(crate) struct IndexRow {
     pub(crate) status: JobStatus,
     pub(crate) priority: i32,
     pub(crate) name: Option<String>,
+    pub(crate) owner: Option<String>,
     pub(crate) title: String,
     pub(crate) scheduled_at: Timestamp,
     pub(crate) started_at: Option<Timestamp>,
@@ -50,6 +51,7 @@ impl IndexRow {
             status: JobStatus::Scheduled,
             priority: spec.priority.0,
             name: spec.name.clone(),
+            owner: spec.owner.clone(),
             title: title_of(&spec.work),
             scheduled_at: now,
             started_at: None,
@@ -209,6 +211,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            owner: Some("somebody".into()),
         }
     }
 
@@ -217,6 +220,7 @@ mod tests {
         assert_eq!(row.status, view.status);
         assert_eq!(row.priority, view.spec.priority.0);
         assert_eq!(row.name, view.spec.name);
+        assert_eq!(row.owner, view.spec.owner);
         assert_eq!(row.scheduled_at, view.scheduled_at);
         assert_eq!(row.started_at, view.started_at);
         assert_eq!(row.finished_at, view.finished_at);

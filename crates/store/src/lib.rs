@@ -2,12 +2,16 @@
 //!
 //! The log is the truth. The `jobs` table is an index over it, written in the same transaction.
 
+pub mod access;
 pub mod artifacts;
 mod error;
+mod group;
 mod index;
 mod line;
 mod memory;
+mod postgres;
 mod private_dir;
+mod reading;
 mod rules;
 mod sqlite;
 mod title;
@@ -26,12 +30,13 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 pub use error::StoreError;
-pub use memory::{Memory, MemoryQuery, NewMemory};
+pub use memory::{Memory, MemoryQuery, NewMemory, Whose};
+pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 /// The database side of the store. Every implementation passes the same conformance suite.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: access::Access + Send + Sync + 'static {
     /// Accepts a job. When this returns, the job survives a power cut.
     async fn schedule(&self, spec: JobSpec) -> Result<JobId, StoreError>;
 
@@ -54,6 +59,20 @@ pub trait Store: Send + Sync + 'static {
     /// Makes every lease of a worker run out now, so that its jobs can be claimed at once. For a
     /// worker that starts again under its old name after a crash, and for one that shuts down.
     async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError>;
+
+    /// Jobs that are not over and that nobody but this worker has claimed since it did.
+    async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError>;
+
+    /// Makes known at which address a worker can be asked for what runs with it, or that it cannot.
+    async fn announce_worker(
+        &self,
+        worker: &WorkerId,
+        address: Option<&str>,
+    ) -> Result<(), StoreError>;
+
+    /// The address of the worker that holds a job, as it was announced last; nothing if nobody holds
+    /// the job or its holder cannot be asked.
+    async fn address_of_holder(&self, job: JobId) -> Result<Option<String>, StoreError>;
 
     /// Appends events as the holder of a job. Refused with [`StoreError::StaleGeneration`] if
     /// the job was claimed again since, and with [`StoreError::JobEnded`] after its end. Durable
@@ -217,6 +236,8 @@ pub struct JobOutline {
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
     pub status: Option<JobStatus>,
+    /// Only jobs of this user.
+    pub owner: Option<String>,
     /// Only jobs whose name or task contains this text.
     pub search: Option<String>,
     /// Only jobs older than this one: where the next page begins.
@@ -249,6 +270,8 @@ pub struct JobSummary {
     pub steps_done: u32,
     /// How many steps a fixed list has; unknown for a task.
     pub steps_total: Option<u32>,
+    /// Whose job it is, if it is anybody's.
+    pub owner: Option<String>,
 }
 
 /// The end of a log: the number and the hash of its last line.

@@ -1,10 +1,13 @@
-//! Artifacts are whole or not there, and read the same in every way.
+//! Artifacts are whole or not there, and read the same in every way, wherever they are kept.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use bellglass_protocol::id::JobId;
-use bellglass_store::artifacts::{ArtifactBody, ArtifactError, ArtifactKey, Artifacts, run_apart};
+use bellglass_store::artifacts::{
+    ArtifactBody, ArtifactError, ArtifactKey, Artifacts, S3Credentials, S3Settings, run_apart,
+};
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use tempfile::TempDir;
@@ -15,6 +18,98 @@ const LARGE: usize = (11 << 20) + 12_345;
 fn fresh() -> (Artifacts, TempDir) {
     let dir = TempDir::new().unwrap();
     (Artifacts::local(&dir.path().join("artifacts")).unwrap(), dir)
+}
+
+/// Artifacts in a bucket, below a prefix of the test's own.
+fn in_bucket(presigned: Option<Duration>) -> Artifacts {
+    let variable = |name: &str| {
+        std::env::var(name)
+            .unwrap_or_else(|_| panic!("{name} is not set: run the tests with `cargo nextest run`"))
+    };
+    let credentials = S3Credentials {
+        access_key_id: variable("BELLGLASS_TEST_S3_KEY"),
+        secret_access_key: variable("BELLGLASS_TEST_S3_SECRET"),
+        session_token: None,
+    };
+    let settings = S3Settings {
+        bucket: "bellglass".into(),
+        prefix: format!("tests/{}", JobId::generate()),
+        endpoint: Some(variable("BELLGLASS_TEST_S3")),
+        region: None,
+        credentials: Some(credentials),
+        presigned,
+    };
+    Artifacts::s3(&settings).unwrap()
+}
+
+macro_rules! in_every_place {
+    ($($behaviour:ident,)*) => {
+        mod local {
+            $(
+                #[tokio::test]
+                async fn $behaviour() {
+                    let (artifacts, _dir) = super::fresh();
+                    super::$behaviour(artifacts).await;
+                }
+            )*
+        }
+        mod s3 {
+            $(
+                #[tokio::test]
+                async fn $behaviour() {
+                    super::$behaviour(super::in_bucket(None)).await;
+                }
+            )*
+        }
+    };
+}
+
+in_every_place! {
+    what_is_written_is_read_whole,
+    a_put_replaces_what_was_there,
+    ranges_are_exact,
+    a_missing_artifact_is_said_to_be_missing,
+    an_artifact_can_be_read_here_and_there,
+    a_replaced_artifact_is_never_mixed_with_its_successor,
+    deleting_a_job_deletes_all_of_it_and_nothing_else,
+}
+
+#[tokio::test]
+async fn a_bucket_gives_links_and_a_folder_does_not() {
+    let (folder, _dir) = fresh();
+    let key = ArtifactKey::result(JobId::generate());
+    assert_eq!(folder.link(&key, "x.zip").await.unwrap(), None);
+    let bucket = in_bucket(Some(Duration::from_secs(60)));
+    bucket.put(&key, Bytes::from_static(b"the result")).await.unwrap();
+    let link = bucket.link(&key, "work.zip").await.unwrap().unwrap();
+    let answer = reqwest::get(&link).await.unwrap().error_for_status().unwrap();
+    assert_eq!(answer.headers()["content-disposition"], "attachment; filename=\"work.zip\"");
+    assert_eq!(answer.bytes().await.unwrap(), "the result");
+    let forged = link.replace("output.zip", "memory.json");
+    assert_eq!(reqwest::get(&forged).await.unwrap().status(), 403);
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_found_out_by_a_ping() {
+    in_bucket(None).ping().await.unwrap();
+    let (folder, _dir) = fresh();
+    folder.ping().await.unwrap();
+    let credentials = S3Credentials {
+        access_key_id: "nobody".into(),
+        secret_access_key: "nothing".into(),
+        session_token: None,
+    };
+    let endpoint = std::env::var("BELLGLASS_TEST_S3").unwrap();
+    let settings = S3Settings {
+        bucket: "bellglass".into(),
+        prefix: String::new(),
+        endpoint: Some(endpoint),
+        region: None,
+        credentials: Some(credentials),
+        presigned: None,
+    };
+    let refused = Artifacts::s3(&settings).unwrap().ping().await.unwrap_err();
+    assert!(!format!("{refused:?}").contains("nothing"), "{refused:?}");
 }
 
 /// Bytes that differ from place to place, so that a mix-up shows.
@@ -52,9 +147,7 @@ fn files_in(dir: &Path) -> Vec<String> {
     files
 }
 
-#[tokio::test]
-async fn what_is_written_is_read_whole() {
-    let (artifacts, dir) = fresh();
+async fn what_is_written_is_read_whole(artifacts: Artifacts) {
     let job = JobId::generate();
     for (n, length) in [0, 1, 1000, 5 << 20, LARGE].into_iter().enumerate() {
         let key = ArtifactKey::step_output(job, n as u32);
@@ -65,12 +158,9 @@ async fn what_is_written_is_read_whole() {
         assert_eq!(body.bytes_total, length as u64);
         assert!(whole(body).await == content);
     }
-    assert_eq!(files_in(dir.path()).len(), 5);
 }
 
-#[tokio::test]
-async fn a_put_replaces_what_was_there() {
-    let (artifacts, _dir) = fresh();
+async fn a_put_replaces_what_was_there(artifacts: Artifacts) {
     let key = ArtifactKey::memory(JobId::generate());
     for content in ["first", "second, longer", "3"] {
         artifacts.put(&key, Bytes::from(content)).await.unwrap();
@@ -78,9 +168,7 @@ async fn a_put_replaces_what_was_there() {
     }
 }
 
-#[tokio::test]
-async fn ranges_are_exact() {
-    let (artifacts, _dir) = fresh();
+async fn ranges_are_exact(artifacts: Artifacts) {
     let key = ArtifactKey::result(JobId::generate());
     let content = pattern(1000);
     artifacts.put(&key, content.clone().into()).await.unwrap();
@@ -99,9 +187,7 @@ async fn ranges_are_exact() {
     }
 }
 
-#[tokio::test]
-async fn a_missing_artifact_is_said_to_be_missing() {
-    let (artifacts, _dir) = fresh();
+async fn a_missing_artifact_is_said_to_be_missing(artifacts: Artifacts) {
     let key = ArtifactKey::result(JobId::generate());
     let is_missing = |error| matches!(error, ArtifactError::NotFound(missing) if missing == key);
     assert!(is_missing(artifacts.size(&key).await.unwrap_err()));
@@ -131,9 +217,7 @@ async fn an_unfinished_artifact_leaves_nothing() {
     }
 }
 
-#[tokio::test]
-async fn an_artifact_can_be_read_here_and_there() {
-    let (artifacts, _dir) = fresh();
+async fn an_artifact_can_be_read_here_and_there(artifacts: Artifacts) {
     let key = ArtifactKey::result(JobId::generate());
     let content = pattern(LARGE);
     write(&artifacts, key.clone(), content.clone()).await;
@@ -162,9 +246,7 @@ async fn an_artifact_can_be_read_here_and_there() {
     .unwrap();
 }
 
-#[tokio::test]
-async fn a_replaced_artifact_is_never_mixed_with_its_successor() {
-    let (artifacts, _dir) = fresh();
+async fn a_replaced_artifact_is_never_mixed_with_its_successor(artifacts: Artifacts) {
     let key = ArtifactKey::result(JobId::generate());
     artifacts.put(&key, pattern(1 << 20).into()).await.unwrap();
     let mut file = artifacts.open_seekable(&key).await.unwrap();
@@ -172,8 +254,24 @@ async fn a_replaced_artifact_is_never_mixed_with_its_successor() {
     run_apart(move || assert!(file.read(&mut [0; 10]).is_err())).await.unwrap();
 }
 
+async fn deleting_a_job_deletes_all_of_it_and_nothing_else(artifacts: Artifacts) {
+    let (doomed, spared) = (JobId::generate(), JobId::generate());
+    let keys = |job| [ArtifactKey::result(job), ArtifactKey::step_output(job, 3)];
+    for key in keys(doomed).iter().chain(&keys(spared)) {
+        artifacts.put(key, Bytes::from_static(b"x")).await.unwrap();
+    }
+    artifacts.delete_job(doomed).await.unwrap();
+    artifacts.delete_job(doomed).await.unwrap();
+    for key in keys(doomed) {
+        assert!(matches!(artifacts.size(&key).await, Err(ArtifactError::NotFound(_))));
+    }
+    for key in keys(spared) {
+        assert_eq!(artifacts.size(&key).await.unwrap(), 1);
+    }
+}
+
 #[tokio::test]
-async fn deleting_a_job_deletes_all_of_it_and_nothing_else() {
+async fn deleting_a_job_leaves_no_trace_in_the_folder() {
     let (artifacts, dir) = fresh();
     let (doomed, spared) = (JobId::generate(), JobId::generate());
     for job in [doomed, spared] {

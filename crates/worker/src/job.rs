@@ -19,6 +19,7 @@ use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::capture::Capture;
 use crate::clock::Clock;
@@ -58,8 +59,10 @@ pub(crate) async fn run_job(
         let ending = stop.reason().map_or(Ending::Broken(error), Ending::Stopped);
         return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
     }
+    let _attending;
     let (ending, sandbox) = match open_sandbox(&shared, &log, &spec, &stop).await? {
         Opened::Sandbox(sandbox) => {
+            _attending = AbortOnDropHandle::new(tokio::spawn(attend(sandbox.guest().clone())));
             let way_out = (&way_out, network_changed);
             let ending = work(&shared, &log, &spec, &sandbox, way_out, &stop).await?;
             (ending, Some(*sandbox))
@@ -72,6 +75,19 @@ pub(crate) async fn run_job(
         return leave(&log, *reason).await;
     }
     conclude(&shared, &log, &spec, ending, sandbox, &way_out, &stop).await
+}
+
+/// More often than a guest waits for a sign of life, by far.
+const ATTEND_EVERY: Duration = Duration::from_secs(5);
+
+/// Lets a guest know, for as long as its sandbox is in our hands, that this process is awake. One that
+/// stands still can neither drive its sandbox nor end it, so the sandbox ends by itself.
+async fn attend(guest: GuestClient) {
+    loop {
+        tokio::time::sleep(ATTEND_EVERY).await;
+        // A guest that does not answer is found out by whoever works with it.
+        let _ = guest.attend().await;
+    }
 }
 
 /// Leaves the job to its next worker. One that was told to end says so in the log: only a worker that

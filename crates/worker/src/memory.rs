@@ -3,7 +3,7 @@
 
 use bellglass_agent::memory::one_line;
 use bellglass_protocol::id::JobId;
-use bellglass_store::{MemoryQuery, NewMemory, Store, StoreError};
+use bellglass_store::{MemoryQuery, NewMemory, Store, StoreError, Whose};
 
 pub use bellglass_agent::model::embeddings::Embedder;
 
@@ -14,10 +14,13 @@ const MOST_RECALLED: u32 = 12;
 pub(crate) async fn find(
     store: &dyn Store,
     embedder: Option<&Embedder>,
+    job: JobId,
     project: &str,
     about: &str,
 ) -> Result<Vec<String>, StoreError> {
     let query = MemoryQuery {
+        // Projects of one name are told apart by whose they are.
+        whose: Whose::Of(store.owner(job).await?),
         project: Some(project.to_owned()),
         words: Some(about.to_owned()),
         vector: vector(embedder, about).await,
@@ -34,11 +37,13 @@ pub(crate) async fn keep(
     job: JobId,
     texts: Vec<String>,
 ) -> Result<Vec<String>, StoreError> {
+    let owner = store.owner(job).await?;
     let mut kept = Vec::new();
     for text in texts {
         let text = one_line(&text);
         let vector = vector(embedder, &text).await;
-        let new = NewMemory { project: project.to_owned(), text, job: Some(job), vector };
+        let (owner, project) = (owner.clone(), project.to_owned());
+        let new = NewMemory { owner, project, text, job: Some(job), vector };
         kept.extend(store.add_memory(new).await?.map(|memory| memory.text));
     }
     Ok(kept)

@@ -36,6 +36,8 @@ pub struct WorkerSettings {
     pub orphaned_after: Duration,
     /// How often sandboxes that no job needs are looked for.
     pub sweep_every: Duration,
+    /// How long jobs may go on after the worker was told to stop, before they are left to others.
+    pub grace: Duration,
     /// The models that work on tasks.
     pub models: Arc<Catalogue>,
     /// The MCP servers that every task gets, by name.
@@ -111,8 +113,8 @@ impl Worker {
         Self { settings, shared: Arc::new(shared), held: Arc::default() }
     }
 
-    /// Works until `shutdown`. Running jobs are then left as they are, with their sandboxes, for
-    /// the next process to take up.
+    /// Works until `shutdown`. Running jobs then have the time of grace to come to their ends; after
+    /// it they are left as they are, with their sandboxes, for the next process to take up.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         // What an earlier process of this name held is free to be claimed again, by us.
         self.shared.store.release_leases(&self.settings.name).await?;
@@ -121,7 +123,8 @@ impl Worker {
         let mut heartbeat = AbortOnDropHandle::new(tokio::spawn(self.heartbeat()));
         let news = pass_on_news(self.shared.store.clone(), self.held.clone());
         let mut watch = AbortOnDropHandle::new(tokio::spawn(news));
-        let sweeping = sweep::keep_sweeping(self.shared.clone(), self.settings.sweep_every);
+        let (name, every) = (self.settings.name.clone(), self.settings.sweep_every);
+        let sweeping = sweep::keep_sweeping(self.shared.clone(), name, every);
         let sweeping = AbortOnDropHandle::new(tokio::spawn(sweeping));
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
@@ -133,8 +136,11 @@ impl Worker {
         };
         tracing::debug!(?ended, "no more jobs are claimed");
 
-        self.held.stop_all(StopReason::ShuttingDown);
         jobs.close();
+        if ended.is_ok() && tokio::time::timeout(self.settings.grace, jobs.wait()).await.is_err() {
+            tracing::info!(jobs = jobs.len(), "jobs that are not at their end are left to others");
+        }
+        self.held.stop_all(StopReason::ShuttingDown);
         jobs.wait().await;
         drop((heartbeat, watch, sweeping));
         if let Err(error) = ended
@@ -207,7 +213,7 @@ impl Worker {
 
     /// Removes sandboxes whose jobs are over, before any is started here.
     async fn sweep(&self) -> Result<(), StoreError> {
-        let keep = sweep::unfinished_sandboxes(&*self.shared.store).await?;
+        let keep = sweep::own_sandboxes(&*self.shared.store, &self.settings.name).await?;
         sweep::tell(self.shared.backends.sweep(&keep).await);
         Ok(())
     }

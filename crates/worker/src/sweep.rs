@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellglass_protocol::view::JobStatus;
+use bellglass_protocol::id::WorkerId;
 use bellglass_sandbox::{BackendError, SandboxName};
-use bellglass_store::{JobFilter, Store, StoreError};
+use bellglass_store::{Store, StoreError};
 
 use crate::queue::Shared;
 
-pub(crate) async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
+pub(crate) async fn keep_sweeping(shared: Arc<Shared>, worker: WorkerId, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         // The names come first: a job that starts in between is among the unfinished ones then.
@@ -25,7 +25,7 @@ pub(crate) async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
         if names.is_empty() {
             continue;
         }
-        match unfinished_sandboxes(&*shared.store).await {
+        match own_sandboxes(&*shared.store, &worker).await {
             Ok(keep) => {
                 let orphans = names.difference(&keep).cloned().collect();
                 tell(shared.backends.remove_orphans(&orphans).await);
@@ -37,23 +37,14 @@ pub(crate) async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
     }
 }
 
-/// Sandboxes of jobs that are not over. They may be found again.
-pub(crate) async fn unfinished_sandboxes(
+/// Sandboxes of jobs that are not over and that this worker held last. They may be found again. One
+/// whose job another worker has taken over is of no use to anybody.
+pub(crate) async fn own_sandboxes(
     store: &dyn Store,
+    worker: &WorkerId,
 ) -> Result<HashSet<SandboxName>, StoreError> {
-    let mut keep = HashSet::new();
-    for status in [JobStatus::Running, JobStatus::Paused] {
-        let mut filter = JobFilter { status: Some(status), limit: 200, ..Default::default() };
-        loop {
-            let page = store.jobs(&filter).await?;
-            keep.extend(page.jobs.iter().map(|job| SandboxName::of_job(job.id)));
-            filter.before = page.jobs.last().map(|job| job.id);
-            if !page.more {
-                break;
-            }
-        }
-    }
-    Ok(keep)
+    let held = store.held_by(worker).await?;
+    Ok(held.into_iter().map(SandboxName::of_job).collect())
 }
 
 pub(crate) fn tell(swept: Result<usize, BackendError>) {

@@ -124,8 +124,8 @@ impl World for JobWorld<'_> {
     }
 
     async fn memories(&mut self, project: &str, about: &str) -> Result<Vec<String>, HandsError> {
-        let store = &*self.hands.log.store;
-        Ok(memory::find(store, self.embedder, project, about).await?)
+        let log = &self.hands.log;
+        Ok(memory::find(&*log.store, self.embedder, log.job, project, about).await?)
     }
 
     async fn keep_memories(

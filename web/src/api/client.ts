@@ -3,7 +3,7 @@
 import createClient, { type Middleware } from "openapi-fetch";
 import { problemOf, unreachable } from "./problem";
 import type { paths } from "./schema";
-import type { App, Folder, JobRequest, JobStatus, ListedJob, NetworkPolicy, Offer } from "./types";
+import type { App, Decision, Folder, JobAccess, JobRequest, JobStatus, ListedJob, Memory, NetworkPolicy, Offer, Shared, WhoAmI } from "./types";
 
 /** Told of every answer that says "log in first". */
 let onLoginNeeded: () => void = () => {};
@@ -63,9 +63,9 @@ export async function listJobs(filter: Filter): Promise<{ jobs: ListedJob[]; mor
   return { jobs, more: next !== null };
 }
 
-/** Where a job stands, if there is such a job and this browser may see it. */
-export async function getStatus(id: string): Promise<JobStatus> {
-  return must(await client.GET("/status/{id}", { params: { path: { id } } })).status;
+/** Where a job stands and what may be done with it, if there is such a job and this browser may see it. */
+export async function getStatus(id: string): Promise<{ status: JobStatus; access: JobAccess }> {
+  return must(await client.GET("/status/{id}", { params: { path: { id } } }));
 }
 
 export async function schedule(request: JobRequest): Promise<string> {
@@ -88,6 +88,41 @@ export async function sendMessage(id: string, text: string): Promise<void> {
   await client.POST("/jobs/{id}/messages", { params: { path: { id } }, body: { text } });
 }
 
+export async function decide(id: string, approval: string, decision: Decision, words?: string): Promise<void> {
+  const body = words ? { decision, words } : { decision };
+  await client.POST("/jobs/{id}/approvals/{approval}", { params: { path: { id, approval } }, body });
+}
+
+export async function share(id: string, wish: { expires_in: number; files: boolean; output: boolean }): Promise<Shared> {
+  return must(await client.POST("/jobs/{id}/share", { params: { path: { id } }, body: wish }));
+}
+
+export async function unshare(id: string): Promise<void> {
+  await client.DELETE("/jobs/{id}/share", { params: { path: { id } } });
+}
+
+export async function listMemories(query: { project?: string; search?: string; limit?: number }): Promise<Memory[]> {
+  return must(await client.GET("/memories", { params: { query } })).memories;
+}
+
+export async function addMemory(project: string, text: string): Promise<Memory> {
+  return must(await client.POST("/memories", { body: { project, text } }));
+}
+
+export async function changeMemory(memory: number, text: string): Promise<Memory> {
+  return must(await client.PUT("/memories/{memory}", { params: { path: { memory } }, body: { text } }));
+}
+
+export async function forgetMemory(memory: number): Promise<void> {
+  await client.DELETE("/memories/{memory}", { params: { path: { memory } } });
+}
+
+/** What a task's model is shown, now or after an event. Its shape is the server's own. */
+export async function getContext(id: string, at: number | undefined): Promise<unknown> {
+  const query = at === undefined ? {} : { at };
+  return must(await client.GET("/jobs/{id}/context", { params: { path: { id }, query } }));
+}
+
 export async function changeNetwork(id: string, network: NetworkPolicy): Promise<void> {
   await client.PUT("/jobs/{id}/network", { params: { path: { id } }, body: { network } });
 }
@@ -99,6 +134,10 @@ export async function listPorts(id: string): Promise<App[]> {
 
 export async function logIn(token: string): Promise<void> {
   await client.POST("/session", { body: { token } });
+}
+
+export async function whoAmI(): Promise<WhoAmI> {
+  return must(await client.GET("/session"));
 }
 
 export async function logOut(): Promise<void> {

@@ -3,7 +3,9 @@
 
 import type {
   AnyCall,
+  Approval,
   Connection,
+  Decision,
   JobError,
   JobEvent,
   JobSpec,
@@ -48,8 +50,12 @@ export type Moment = { seq: number; at: string; void: boolean } & (
   | { kind: "plan" }
   | { kind: "question"; question: string }
   | { kind: "message"; by: string; text: string }
-  | { kind: "paused" }
-  | { kind: "resumed" }
+  | { kind: "asked"; approval: Approval; decision: Decision | undefined; by: string; words: string | undefined }
+  | { kind: "used"; by: string; tool: string }
+  | { kind: "recalled"; texts: string[] }
+  | { kind: "kept"; texts: string[] }
+  | { kind: "paused"; by: string }
+  | { kind: "resumed"; by: string }
   | { kind: "nudged"; text: string }
   | { kind: "compacted"; before: number; after: number }
   | { kind: "summary"; isDone: boolean; summary: string }
@@ -90,6 +96,8 @@ export interface JobView {
   lastSeq: number;
   moments: Moment[];
   destinations: Destination[];
+  /** What waits until somebody allows or refuses it, oldest first. */
+  approvals: Approval[];
   /** Whether a person works with the desktop, and the job waits. */
   desktopTaken: boolean;
   /** What a model is going to do, and how far it is. */
@@ -126,6 +134,7 @@ export function begin(event: JobEvent): JobView | undefined {
     lastSeq: event.seq,
     moments: [{ kind: "scheduled", seq: event.seq, at: event.at, void: false }],
     destinations: [],
+    approvals: [],
     desktopTaken: false,
     plan: [],
     question: undefined,
@@ -159,6 +168,7 @@ export function apply(view: JobView, event: JobEvent): void {
       view.failedSteps = [];
       view.report = undefined;
       view.plan = [];
+      view.approvals = [];
       view.desktopTaken = false;
       view.question = undefined;
       view.moments.push({ ...base, kind: "lost", reason: event.reason });
@@ -209,13 +219,37 @@ export function apply(view: JobView, event: JobEvent): void {
       view.question = undefined;
       view.moments.push({ ...base, kind: "message", by: event.by, text: event.text });
       return;
+    case "approval.requested":
+      view.approvals.push(event.approval);
+      view.moments.push({ ...base, kind: "asked", approval: event.approval, decision: undefined, by: "", words: undefined });
+      return;
+    case "approval.decided": {
+      view.approvals = view.approvals.filter((approval) => approval.id !== event.id);
+      const asked = view.moments.findLast((moment) => moment.kind === "asked" && moment.approval.id === event.id);
+      if (asked?.kind === "asked") {
+        asked.decision = event.decision;
+        asked.by = event.by;
+        asked.words = event.words ?? undefined;
+      }
+      return;
+    }
+    case "tool.used":
+      view.moments.push({ ...base, kind: "used", by: event.by, tool: (event.call as AnyCall).tool });
+      return;
+    case "memory.recalled":
+      if (event.texts.length > 0) view.moments.push({ ...base, kind: "recalled", texts: event.texts });
+      return;
+    case "memory.kept":
+      if (event.usage) addUsage(view, event.usage, event.cost_usd);
+      if (event.texts.length > 0) view.moments.push({ ...base, kind: "kept", texts: event.texts });
+      return;
     case "paused":
       if (view.status === "running") view.status = "paused";
-      view.moments.push({ ...base, kind: "paused" });
+      view.moments.push({ ...base, kind: "paused", by: event.by });
       return;
     case "resumed":
       if (view.status === "paused") view.status = "running";
-      view.moments.push({ ...base, kind: "resumed" });
+      view.moments.push({ ...base, kind: "resumed", by: event.by });
       return;
     case "model.nudged":
       view.moments.push({ ...base, kind: "nudged", text: event.text });

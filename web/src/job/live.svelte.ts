@@ -4,7 +4,8 @@
 import { getStatus } from "../api/client";
 import { asProblem, type Problem } from "../api/problem";
 import { openStream, type Stream, type StreamState } from "../api/stream";
-import { hasEnded, type JobEvent } from "../api/types";
+import { hasEnded, type JobAccess, type JobEvent } from "../api/types";
+import { isShared } from "../shell/shared";
 import { apply, begin, type JobView } from "./fold";
 
 /** One line of the log as it came, for whoever wants to see it raw. */
@@ -22,6 +23,9 @@ export class LiveJob {
   /** The raw log. Not looked at line by line, so that a long one costs little; see `lineCount`. */
   readonly lines: LogLine[] = [];
   lineCount = $state(0);
+
+  /** What may be done with the job from here; nothing until the server has said so. */
+  access = $state.raw<JobAccess>({ change: false, files: false, output: false, mind: false });
 
   /** The job had ended before the page was opened. */
   wasOver = false;
@@ -54,7 +58,8 @@ export class LiveJob {
   /** An event stream cannot say why it is refused, so that is asked beside it. */
   async #mayFollow(): Promise<boolean> {
     try {
-      const status = await getStatus(this.id);
+      const { status, access } = await getStatus(this.id);
+      this.access = isShared() ? { ...access, change: false, mind: false } : access;
       if (!this.view) this.wasOver = hasEnded(status);
       return true;
     } catch (thrown) {

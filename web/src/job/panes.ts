@@ -2,16 +2,18 @@
 // when it is first looked at, so it costs the page's first load nothing. To add one, add a line.
 
 import type { Component } from "svelte";
+import type { JobAccess } from "../api/types";
 import type { IconName } from "../parts/Icon.svelte";
 import type { JobView } from "./fold";
 import type { LiveJob } from "./live.svelte";
+import { hasJupyter, notebooksOf } from "./notebooks";
 
 export interface Pane {
   id: string;
   label: string;
   icon: IconName;
   /** Whether there is anything for it to show, now or later, of such a job. */
-  suits(view: JobView): boolean;
+  suits(view: JobView, access: JobAccess): boolean;
   /** A number worth knowing before one looks. */
   badge?(view: JobView): number | undefined;
   load(): Promise<{ default: Component<{ job: LiveJob }> }>;
@@ -22,28 +24,35 @@ export const panes: Pane[] = [
     id: "desktop",
     label: "Desktop",
     icon: "system",
-    suits: ({ spec }) => spec.desktop != null || spec.image === "desktop",
+    suits: ({ spec }, access) => access.change && (spec.desktop != null || spec.image === "desktop"),
     load: () => import("../panes/Desktop.svelte"),
   },
   {
     id: "files",
     label: "Files",
     icon: "folder",
-    suits: () => true,
+    suits: (_view, access) => access.files,
     load: () => import("../panes/Files.svelte"),
+  },
+  {
+    id: "notebook",
+    label: "Notebook",
+    icon: "code",
+    suits: (view) => hasJupyter(view) || notebooksOf(view).length > 0,
+    load: () => import("../panes/Notebook.svelte"),
   },
   {
     id: "terminal",
     label: "Terminal",
     icon: "terminal",
-    suits: () => true,
+    suits: (_view, access) => access.change,
     load: () => import("../panes/Terminal.svelte"),
   },
   {
     id: "apps",
     label: "Apps",
     icon: "window",
-    suits: () => true,
+    suits: (_view, access) => access.change,
     load: () => import("../panes/Apps.svelte"),
   },
   {
@@ -53,6 +62,13 @@ export const panes: Pane[] = [
     suits: () => true,
     badge: (view) => view.destinations.length || undefined,
     load: () => import("../panes/Network.svelte"),
+  },
+  {
+    id: "context",
+    label: "Context",
+    icon: "memory",
+    suits: (view, access) => "task" in view.spec && access.mind,
+    load: () => import("../panes/Context.svelte"),
   },
   {
     id: "log",

@@ -27,6 +27,11 @@ export function policyWords(policy: NetworkPolicy): string {
   return { none: "nothing", registries: "package registries", open: "every public address" }[policy];
 }
 
+/** Who did something, where that is worth saying: servers without users know only that somebody did. */
+export function named(by: string): string {
+  return ["user", "api", "mcp", "approval", "plan", "question", ""].includes(by) ? "" : by;
+}
+
 /** What of a sandbox a person opened. */
 export function placeWords(place: LivePlace): string {
   if (place === "desktop") return "the desktop";

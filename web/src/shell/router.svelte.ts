@@ -1,10 +1,11 @@
 // Where we are: the address, as one of the pages there are. Links to our own pages are followed without
 // loading anything again.
 
-export type Place = { page: "home" } | { page: "job"; id: string; pane: string } | { page: "nowhere" };
+export type Place = { page: "home" } | { page: "memory" } | { page: "job"; id: string; pane: string } | { page: "nowhere" };
 
 function placeOf(path: string, fragment: string): Place {
   if (path === "/") return { page: "home" };
+  if (path === "/memory") return { page: "memory" };
   const id = /^\/watch\/([^/]+)\/?$/.exec(path)?.[1];
   return id ? { page: "job", id: decodeURIComponent(id), pane: fragment } : { page: "nowhere" };
 }
@@ -41,7 +42,7 @@ class Router {
     const plain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey;
     if (!link || !plain || event.defaultPrevented || link.target || link.hasAttribute("download")) return;
     if (link.origin !== location.origin) return;
-    const ours = link.pathname === "/" || link.pathname.startsWith("/watch/");
+    const ours = ["/", "/memory"].includes(link.pathname) || link.pathname.startsWith("/watch/");
     if (!ours || link.hash) return;
     event.preventDefault();
     this.go(link.pathname);

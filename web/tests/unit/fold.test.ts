@@ -2,6 +2,7 @@
 
 import { expect, test } from "@playwright/test";
 import type { JobEvent } from "../../src/api/types";
+import { contextOf } from "../../src/panes/context";
 import { apply, begin, findStep, type JobView, titleOf } from "../../src/job/fold";
 
 const AT = "2026-11-16T04:00:00Z";
@@ -78,6 +79,30 @@ test("a model's words, plan, questions and costs are kept as they stand", () => 
   expect(kinds(view)).toEqual(["scheduled", "claimed", "said", "plan", "question", "paused", "claimed"]);
   apply(view, { seq: 99, at: AT, job: "j", type: "message.received", by: "api", text: "That." } as JobEvent);
   expect(view.question).toBeUndefined();
+});
+
+test("what waits for somebody's word waits until they say it", () => {
+  const asked = (id: string) => ({ type: "approval.requested", approval: { id, tool: { name: "shell", arguments: "{}" } } });
+  const view = fold({ type: "claimed", generation: 1 }, asked("a"), asked("b"), { type: "approval.decided", id: "a", decision: "refuse", by: "ada", words: "no" });
+  expect(view.approvals.map(({ id }) => id)).toEqual(["b"]);
+  expect(view.moments[2]).toMatchObject({ kind: "asked", decision: "refuse", by: "ada", words: "no" });
+  expect(view.moments[3]).toMatchObject({ kind: "asked", decision: undefined });
+  apply(view, { seq: 99, at: AT, job: "j", type: "sandbox.lost", reason: "gone" } as JobEvent);
+  expect(view.approvals).toEqual([]);
+});
+
+test("a conversation is read whatever is in it", () => {
+  const call = { type: "tool_call", id: "c", name: "shell", arguments: "{}" };
+  const context = contextOf({
+    tokens: 7,
+    messages: [
+      { entry: 1, role: "user", text: "Do it." },
+      { entry: 4, role: "assistant", blocks: [{ type: "text", text: "Yes." }, call, { type: "reasoning", data: {} }], results: [{ text: "ok", failed: false, shown: "whole" }] },
+      7,
+    ],
+  });
+  expect(context.messages.map(({ parts }) => parts.map(({ kind }) => kind))).toEqual([["text"], ["text", "call", "other", "result"], []]);
+  expect(contextOf(null)).toEqual({ tokens: 0, messages: [] });
 });
 
 test("an event of a newer server is shown as it is", () => {

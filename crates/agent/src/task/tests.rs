@@ -131,6 +131,7 @@ fn spec() -> JobSpec {
         mcp: Default::default(),
         approve: Vec::new(),
         project: None,
+        owner: None,
     }
 }
 

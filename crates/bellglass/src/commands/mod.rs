@@ -12,9 +12,12 @@ mod logs;
 mod mcp;
 mod memory;
 mod network;
+mod open;
 mod run;
 mod serve;
+mod share;
 mod submit;
+mod token;
 mod verify;
 
 use std::path::Path;
@@ -70,6 +73,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
         Command::Jobs(jobs) => jobs::list(&jobs, format).await,
         Command::Approve(approve) => approve::approve(&approve, format).await,
         Command::Memory(memory) => memory::memory(&memory, format).await,
+        Command::Token(token) => token::token(&token, format).await,
+        Command::Share(share) => share::share(&share, format).await,
+        Command::Open(open) => open::open(&config, &open, format).await,
         Command::Mcp(flags) => mcp::serve(&config, &flags).await,
         Command::Image(image) => image::image(&config, image, format).await,
         Command::Verify(verify) => verify::verify(&config, &verify, format).await,

@@ -27,6 +27,7 @@ mod network;
 mod network_changes;
 mod output;
 mod packages;
+mod people;
 mod pictures;
 mod plain_user;
 mod pool;

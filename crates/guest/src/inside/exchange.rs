@@ -54,6 +54,8 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             let (protocol, version) = (PROTOCOL_VERSION, env!("CARGO_PKG_VERSION").into());
             answer(wire, Reply::Welcome { protocol, version, probe }).await
         }
+        // That it came at all is what it says.
+        Request::Attend => answer(wire, Reply::Ok).await,
         Request::Call { id, call, timeout_ms, received } => {
             match admit(guest, id, call, Duration::from_millis(timeout_ms)) {
                 Ok(call) => follow(wire, call, received).await,
@@ -68,6 +70,10 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         },
         Request::ReadNotebook { language } => match guest.kernels.notebook(language).await {
             Ok(notebook) => transfer::send_content(wire, notebook).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
+        Request::ReadScreen => match desktop::last_look(guest).await {
+            Ok(picture) => transfer::send_content(wire, picture).await,
             Err(error) => answer(wire, Reply::Error { error }).await,
         },
         Request::StartDesktop { screen } => {
@@ -142,7 +148,7 @@ fn broken(call: &Call) -> CallResult {
         signal: None,
         text: None,
         error: Some(failure("internal_error", "the tool itself broke; try again in another way")),
-        duration_ms: 0,
+        duration_us: 0,
         output_bytes: call.output.total(),
         memory_kills: 0,
         note: None,

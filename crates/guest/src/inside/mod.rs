@@ -17,6 +17,7 @@ mod failure;
 mod files;
 mod follow;
 mod interpreters;
+mod jupyter;
 mod kernel;
 mod kernel_gaps;
 mod kill;
@@ -59,6 +60,7 @@ use browser::Browsers;
 use calls::Calls;
 use confine::Confinement;
 use desktop::Desktop;
+use jupyter::Jupyter;
 use kernel::Kernels;
 use probe::Look;
 use terminal::Sessions;
@@ -86,6 +88,7 @@ struct Guest {
     way_out: WayOut,
     sessions: Sessions,
     kernels: Kernels,
+    jupyter: Jupyter,
     desktop: Desktop,
     browsers: Browsers,
     tunnels: Tunnels,
@@ -229,6 +232,7 @@ async fn serve_job(
         way_out: WayOut::new(placer),
         sessions: Sessions::default(),
         kernels: Kernels::default(),
+        jupyter: Jupyter::default(),
         desktop: Desktop::default(),
         browsers: Browsers::default(),
         tunnels: Tunnels::default(),
@@ -255,6 +259,7 @@ async fn serve_connection(guest: Arc<Guest>, connection: UnixStream, attending: 
     tokio::spawn(driver);
     guest.latest_wire.send_replace(Some(mux.clone()));
     while let Some(stream) = incoming.recv().await {
+        attending.heard();
         let guest = guest.clone();
         tokio::spawn(async move {
             // A stream that breaks concerns nobody but its worker, who knows already.

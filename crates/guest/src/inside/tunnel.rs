@@ -17,9 +17,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::Guest;
-use super::desktop;
 use super::exchange::{Wire, answer};
 use super::failure::failure;
+use super::{desktop, jupyter};
 
 /// How long a program may take to accept a connection.
 const ACCEPTING: Duration = Duration::from_secs(5);
@@ -54,10 +54,7 @@ pub(super) async fn connect(guest: &Arc<Guest>, wire: Wire, to: Inside) -> Resul
     match to {
         Inside::Port { port } => pass(wire, dial(port).await).await,
         Inside::Desktop { screen } => pass(wire, desktop::view(guest, screen).await).await,
-        Inside::Jupyter => {
-            let error = failure("no_jupyter", "this sandbox has no JupyterLab");
-            answer(wire, Reply::Error { error }).await
-        }
+        Inside::Jupyter => pass(wire, jupyter::visit(guest).await).await,
     }
 }
 

@@ -17,10 +17,10 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 pub(crate) use name::{AppDomain, AppName, Service};
-pub(crate) use pass::Passes;
+pub(crate) use pass::{Passes, Visitor};
 use refusal::Refusal;
 
-use crate::SharedServer;
+use crate::{SharedServer, guard};
 
 /// Where an app's host turns a ticket into a cookie. No app is asked for it.
 pub(crate) const ENTRANCE: &str = "/.bellglass/enter";
@@ -64,16 +64,22 @@ async fn serve(
     if headers::are_too_large(request.headers()) {
         return Err(Refusal::HeadersTooLarge);
     }
-    let opener = if server.guard.shows_token(request.headers()) {
-        // A program that has our token needs no ticket, and the app must not see the token.
-        request.headers_mut().remove(header::AUTHORIZATION);
+    // A program that has our token needs no ticket, and the app must not see the token.
+    let shown = guard::take_token(server, request.headers_mut(), app.job).await;
+    let opener = if shown.map_err(|_| Refusal::NotAdmitted)? {
         None
     } else {
         if !is_of_this_origin(&request, host) {
             return Err(Refusal::OtherOrigin);
         }
         let pass = server.apps.passes.admitted(&app, request.headers(), now);
-        Some(pass.ok_or(Refusal::NotAdmitted)?.opener)
+        let visitor = pass.ok_or(Refusal::NotAdmitted)?.visitor;
+        if let Some(token) = &visitor.token {
+            // What the browser was let in by may have been revoked since.
+            let holds = server.app.store.find_token(token, now).await;
+            holds.ok().flatten().ok_or(Refusal::NotAdmitted)?;
+        }
+        Some(visitor.opener)
     };
     let stream = server.app.live.connect(app.job, app.service.inside()).await?;
     let forwarded = proxy::forward(server, stream, request).await;

@@ -2,12 +2,14 @@
 //! for a moment, which the app's host turns into a cookie of its own.
 //!
 //! Both are sealed and name the app, so one is worth nothing anywhere else. Neither says who the user
-//! is, and neither ever enters a sandbox.
+//! is, only by the hash of which token they were let in, so that it can be asked whether that still
+//! holds; and neither ever enters a sandbox.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use axum::http::{HeaderMap, HeaderValue, header};
+use bellglass_store::access::TokenHash;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::{SignedDuration, Timestamp};
 use sha2::Sha256;
@@ -41,13 +43,27 @@ enum Kind {
     Cookie,
 }
 
+/// Who is let in.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Visitor {
+    /// The origin of the page from which the app was opened, such as `http://localhost:8000`.
+    pub opener: String,
+    /// The token or session of the user who opened it; none where there are no users.
+    pub token: Option<TokenHash>,
+}
+
 /// What a ticket or a cookie says.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Pass {
-    /// The origin of the page from which the app was opened, such as `http://localhost:8000`.
-    pub opener: String,
+    pub visitor: Visitor,
     until: i64,
     nonce: String,
+}
+
+impl Visitor {
+    fn token_text(&self) -> String {
+        self.token.as_ref().map_or(String::new(), |hash| hex::encode(hash.0))
+    }
 }
 
 impl Passes {
@@ -66,9 +82,9 @@ impl Passes {
         Self { key, used: Mutex::default() }
     }
 
-    /// A ticket for somebody who was let in at `opener`.
-    pub(crate) fn ticket(&self, app: &AppName, opener: &str, now: Timestamp) -> String {
-        self.seal(Kind::Ticket, app, opener, now + TICKET_LIFETIME)
+    /// A ticket for somebody who was let in at the API's origin.
+    pub(crate) fn ticket(&self, app: &AppName, visitor: &Visitor, now: Timestamp) -> String {
+        self.seal(Kind::Ticket, app, visitor, now + TICKET_LIFETIME)
     }
 
     /// Takes a ticket. It is good for nothing afterwards.
@@ -83,7 +99,7 @@ impl Passes {
 
     /// Cookies for the app's host.
     pub(crate) fn cookies(&self, app: &AppName, pass: &Pass, now: Timestamp) -> [HeaderValue; 2] {
-        let value = self.seal(Kind::Cookie, app, &pass.opener, now + COOKIE_LIFETIME);
+        let value = self.seal(Kind::Cookie, app, &pass.visitor, now + COOKIE_LIFETIME);
         let seconds = COOKIE_LIFETIME.as_secs();
         [(IN_A_TAB, "SameSite=Lax"), (IN_A_FRAME, "SameSite=None; Secure; Partitioned")].map(
             |(name, rules)| {
@@ -109,30 +125,36 @@ impl Passes {
         pairs.find_map(|value| self.open(Kind::Cookie, app, value, now))
     }
 
-    fn seal(&self, kind: Kind, app: &AppName, opener: &str, until: Timestamp) -> String {
+    fn seal(&self, kind: Kind, app: &AppName, visitor: &Visitor, until: Timestamp) -> String {
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).expect("the system has random numbers");
         let (nonce, until) = (hex::encode(nonce), until.as_second());
-        let seal = self.mac(kind, app, opener, until, &nonce).finalize().into_bytes();
-        format!("{until}.{nonce}.{}.{}", hex::encode(opener), hex::encode(seal))
+        let seal = self.mac(kind, app, visitor, until, &nonce).finalize().into_bytes();
+        let (token, opener) = (visitor.token_text(), hex::encode(&visitor.opener));
+        format!("{until}.{nonce}.{token}.{opener}.{}", hex::encode(seal))
     }
 
     fn open(&self, kind: Kind, app: &AppName, text: &str, now: Timestamp) -> Option<Pass> {
         let mut parts = text.split('.');
         let until: i64 = parts.next()?.parse().ok()?;
         let nonce = parts.next()?.to_owned();
+        let token = match parts.next()? {
+            "" => None,
+            text => Some(TokenHash(hex::decode(text).ok()?.try_into().ok()?)),
+        };
         let opener = String::from_utf8(hex::decode(parts.next()?).ok()?).ok()?;
+        let visitor = Visitor { opener, token };
         let seal = hex::decode(parts.next()?).ok()?;
         let is_whole = parts.next().is_none() && now.as_second() < until;
-        let holds = self.mac(kind, app, &opener, until, &nonce).verify_slice(&seal).is_ok();
-        (is_whole && holds).then_some(Pass { opener, until, nonce })
+        let holds = self.mac(kind, app, &visitor, until, &nonce).verify_slice(&seal).is_ok();
+        (is_whole && holds).then_some(Pass { visitor, until, nonce })
     }
 
     fn mac(
         &self,
         kind: Kind,
         app: &AppName,
-        opener: &str,
+        visitor: &Visitor,
         until: i64,
         nonce: &str,
     ) -> Hmac<Sha256> {
@@ -142,7 +164,8 @@ impl Passes {
         };
         let mut seal = mac(&self.key);
         // No part but the last can have a line break in it, so the text means one thing only.
-        seal.update(format!("{kind}\n{}\n{until}\n{nonce}\n{opener}", app.label()).as_bytes());
+        let (app, token, opener) = (app.label(), visitor.token_text(), &visitor.opener);
+        seal.update(format!("{kind}\n{app}\n{until}\n{nonce}\n{token}\n{opener}").as_bytes());
         seal
     }
 }
@@ -161,16 +184,18 @@ mod tests {
         AppName { job, service: Service::Port(port.try_into().unwrap()) }
     }
 
-    const OPENER: &str = "http://localhost:8000";
+    fn visitor() -> Visitor {
+        Visitor { opener: "http://localhost:8000".into(), token: Some(TokenHash([7; 32])) }
+    }
 
     #[test]
     fn a_ticket_is_good_once_for_its_app_and_its_time() {
         let (passes, now) = (Passes::new(None), Timestamp::now());
-        let ticket = passes.ticket(&app(80), OPENER, now);
+        let ticket = passes.ticket(&app(80), &visitor(), now);
         assert_eq!(passes.redeem(&app(81), &ticket, now), None);
         assert_eq!(passes.redeem(&app(80), &ticket, now + TICKET_LIFETIME), None);
         assert_eq!(Passes::new(None).redeem(&app(80), &ticket, now), None);
-        assert_eq!(passes.redeem(&app(80), &ticket, now).unwrap().opener, OPENER);
+        assert_eq!(passes.redeem(&app(80), &ticket, now).unwrap().visitor, visitor());
         assert_eq!(passes.redeem(&app(80), &ticket, now), None);
         for forged in ["", "...", "1.2.3.4", &ticket.replacen('1', "2", 1)] {
             assert_eq!(passes.redeem(&app(80), forged, now), None, "{forged}");
@@ -180,7 +205,7 @@ mod tests {
     #[test]
     fn a_cookie_is_good_for_its_app_and_a_ticket_is_no_cookie() {
         let (passes, now) = (Passes::new(Some(&Secret::new("s3cret"))), Timestamp::now());
-        let ticket = passes.ticket(&app(80), OPENER, now);
+        let ticket = passes.ticket(&app(80), &visitor(), now);
         let pass = passes.redeem(&app(80), &ticket, now).unwrap();
         let sent_back = |text: &str| {
             HeaderMap::from_iter([(header::COOKIE, HeaderValue::try_from(text).unwrap())])
@@ -193,7 +218,7 @@ mod tests {
             assert!(!set.contains("s3cret"));
             let pair = set.split(';').next().unwrap();
             let headers = sent_back(&format!("a=b; {pair}"));
-            assert_eq!(passes.admitted(&app(80), &headers, now).unwrap().opener, OPENER);
+            assert_eq!(passes.admitted(&app(80), &headers, now).unwrap().visitor, visitor());
             assert_eq!(passes.admitted(&app(81), &headers, now), None);
             assert_eq!(passes.admitted(&app(80), &headers, now + COOKIE_LIFETIME), None);
         }

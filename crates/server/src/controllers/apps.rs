@@ -14,7 +14,8 @@ use utoipa::ToSchema;
 
 use super::files::refusal;
 use crate::SharedServer;
-use crate::apps::{AppName, ENTRANCE, Service};
+use crate::apps::{AppName, ENTRANCE, Service, Visitor};
+use crate::caller::Caller;
 use crate::extract::JobPath;
 use crate::guard::named_host;
 use crate::problem::{ApiError, Problem};
@@ -68,6 +69,7 @@ pub(crate) async fn list(
 
 pub(crate) async fn open_port(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     parameters: RawPathParams,
     request: Request,
@@ -77,16 +79,17 @@ pub(crate) async fn open_port(
     let number: u16 = port.parse().map_err(|_| invalid())?;
     let service = Service::Port(AppPort::try_from(number).map_err(|_| invalid())?);
     let asked = Asked::of(&request, &format!("/jobs/{job}/ports/{port}"))?;
-    open(&server, AppName { job, service }, asked).await
+    open(&server, &caller, AppName { job, service }, asked).await
 }
 
 pub(crate) async fn open_jupyter(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     request: Request,
 ) -> Result<Response, ApiError> {
     let app = AppName { job, service: Service::Jupyter };
-    open(&server, app, Asked::of(&request, &format!("/jobs/{job}/jupyter"))?).await
+    open(&server, &caller, app, Asked::of(&request, &format!("/jobs/{job}/jupyter"))?).await
 }
 
 /// What somebody asked for, and under which host name.
@@ -99,7 +102,7 @@ struct Asked {
 
 impl Asked {
     fn of(request: &Request, under: &str) -> Result<Self, ApiError> {
-        let host = named_host(request)?;
+        let host = named_host(request.uri(), request.headers())?;
         let is_secure =
             request.headers().get("x-forwarded-proto").is_some_and(|value| value == "https");
         let scheme = if is_secure { "https" } else { "http" };
@@ -111,14 +114,22 @@ impl Asked {
 }
 
 /// Leads to the app's host, with a ticket that lets the browser in there.
-async fn open(server: &SharedServer, app: AppName, asked: Asked) -> Result<Response, ApiError> {
+async fn open(
+    server: &SharedServer,
+    caller: &Caller,
+    app: AppName,
+    asked: Asked,
+) -> Result<Response, ApiError> {
     let Asked { host, scheme, to } = asked;
     let domain = server.apps.domain.beside(&host).ok_or(ApiError::NoSandboxDomain)?;
     server.app.store.outline(app.job).await?;
-    if let Err(error) = server.app.live.note_visit(app.job, "user", app.service.place()).await {
+    if let Err(error) =
+        server.app.live.note_visit(app.job, &caller.actor("user"), app.service.place()).await
+    {
         return Err(refusal(server, app.job, "", error).await?);
     }
-    let ticket = server.apps.passes.ticket(&app, &format!("{scheme}://{host}"), Timestamp::now());
+    let visitor = Visitor { opener: format!("{scheme}://{host}"), token: caller.token_hash() };
+    let ticket = server.apps.passes.ticket(&app, &visitor, Timestamp::now());
     let query = serde_urlencoded::to_string([("ticket", &ticket), ("to", &to)]);
     let query = query.map_err(|_| ApiError::Internal)?;
     let location = format!("{scheme}://{}.{domain}{ENTRANCE}?{query}", app.label());

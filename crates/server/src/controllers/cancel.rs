@@ -9,6 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::JobPath;
 use crate::links;
 use crate::problem::{ApiError, Problem};
@@ -35,10 +36,11 @@ pub(crate) struct Cancelled {
 )]
 pub(crate) async fn cancel(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
 ) -> Result<Json<Cancelled>, ApiError> {
     let store = &server.app.store;
-    let status = match store.request_cancel(job, "api").await {
+    let status = match store.request_cancel(job, &caller.actor("api")).await {
         Err(StoreError::JobEnded) => store.outline(job).await?.status,
         other => other?,
     };

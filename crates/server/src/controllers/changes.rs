@@ -20,7 +20,9 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
+use super::events::SentEvent;
 use crate::SharedServer;
+use crate::caller::Caller;
 
 /// Jobs that have news. None at all means that any of them may have some.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -40,13 +42,15 @@ pub(crate) struct ChangedJob {
 /// empty list means that any job may have news; one such comes first.
 #[utoipa::path(
     get, path = "/changes", operation_id = "follow_changes", tag = "events",
-    responses((status = 200, description = "The changes.", body = String, content_type = "text/event-stream")),
+    responses((status = 200, description = "The changes.", body = SentEvent, content_type = "text/event-stream")),
 )]
-pub(crate) async fn follow(State(server): State<SharedServer>) -> Response {
+pub(crate) async fn follow(State(server): State<SharedServer>, caller: Caller) -> Response {
     let listener = Listener {
         changes: server.app.store.changes(),
         stopping: server.stopping.clone(),
         greeted: false,
+        caller,
+        server,
     };
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
     let mut response = Sse::new(listener.events()).keep_alive(keep_alive).into_response();
@@ -59,6 +63,8 @@ struct Listener {
     changes: Receiver<Change>,
     stopping: CancellationToken,
     greeted: bool,
+    caller: Caller,
+    server: SharedServer,
 }
 
 /// How long news are gathered before they are told.
@@ -73,7 +79,26 @@ impl Listener {
         })
     }
 
+    /// The next news that the caller may hear of. That there is nothing must not sound like "anything".
     async fn next(&mut self) -> Option<Changes> {
+        loop {
+            let Changes { jobs: all } = self.next_of_all().await?;
+            if all.is_empty() || self.caller.sees_everything() {
+                return Some(Changes { jobs: all });
+            }
+            let mut jobs = Vec::new();
+            for job in all {
+                if self.caller.must_see(&self.server, job.job_id).await.is_ok() {
+                    jobs.push(job);
+                }
+            }
+            if !jobs.is_empty() {
+                return Some(Changes { jobs });
+            }
+        }
+    }
+
+    async fn next_of_all(&mut self) -> Option<Changes> {
         if !std::mem::replace(&mut self.greeted, true) {
             return Some(Changes::default());
         }

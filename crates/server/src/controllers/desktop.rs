@@ -7,10 +7,11 @@ use axum::response::{IntoResponse, Response};
 
 use super::pages;
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::JobPath;
 use crate::problem::ApiError;
 use crate::rfb::{Grip, Showing, Viewer};
-use crate::sockets;
+use crate::{sockets, standing};
 
 /// The page that shows the desktop and nothing else.
 pub(crate) async fn page(
@@ -30,14 +31,20 @@ pub(crate) async fn with_slash(JobPath(job): JobPath) -> Response {
 
 pub(crate) async fn websocket(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, ApiError> {
     server.app.store.outline(job).await?;
-    let showing = Showing { server, job, by: "user".into(), grip: Grip::OnRequest, password: None };
+    let ended = standing::ended(server.clone(), caller.clone());
+    let by = caller.actor("user");
+    let showing = Showing { server, job, by, grip: Grip::OnRequest, password: None };
     Ok(sockets::bounded(upgrade).protocols(["binary"]).on_upgrade(move |socket| async move {
-        if let Err(error) = showing.to(Viewer::of_socket(socket)).await {
-            tracing::debug!(%job, error = &error as &dyn std::error::Error, "a viewer left");
+        tokio::select! {
+            shown = showing.to(Viewer::of_socket(socket)) => if let Err(error) = shown {
+                tracing::debug!(%job, error = &error as &dyn std::error::Error, "a viewer left");
+            },
+            () = ended => {}
         }
     }))
 }

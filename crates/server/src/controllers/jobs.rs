@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::{JobPath, Parameters};
 use crate::links::{self, Links};
 use crate::problem::{ApiError, Problem};
@@ -36,7 +37,7 @@ const HIGHEST_LIMIT: u32 = 200;
 const LONGEST_SEARCH: usize = 200;
 
 impl ListParameters {
-    fn into_filter(self) -> Result<JobFilter, ApiError> {
+    fn into_filter(self, owner: Option<String>) -> Result<JobFilter, ApiError> {
         let refuse = |why: &str| Err(ApiError::InvalidQuery(why.into()));
         let limit = self.limit.unwrap_or(USUAL_LIMIT);
         if !(1..=HIGHEST_LIMIT).contains(&limit) {
@@ -53,7 +54,7 @@ impl ListParameters {
         {
             return refuse("`search` must be at most 200 characters without NUL");
         }
-        Ok(JobFilter { status: self.status, search, before, limit })
+        Ok(JobFilter { status: self.status, owner, search, before, limit })
     }
 }
 
@@ -89,6 +90,9 @@ pub(crate) struct ListedJob {
     /// How many steps a fixed list has; unknown for a task.
     #[schema(required)]
     steps_total: Option<u32>,
+    /// Whose job it is; nobody's where the server has no users.
+    #[schema(required)]
+    owner: Option<String>,
     /// The job whole.
     job_url: String,
     status_url: String,
@@ -110,6 +114,7 @@ impl From<JobSummary> for ListedJob {
             finished_at: job.finished_at,
             steps_done: job.steps_done,
             steps_total: job.steps_total,
+            owner: job.owner,
             job_url: links::job_url(job.id),
             status_url: links::status_url(job.id),
             page_url: links::page_url(job.id),
@@ -128,9 +133,10 @@ impl From<JobSummary> for ListedJob {
 )]
 pub(crate) async fn list(
     State(server): State<SharedServer>,
+    caller: Caller,
     Parameters(parameters): Parameters<ListParameters>,
 ) -> Result<Json<JobList>, ApiError> {
-    let filter = parameters.into_filter()?;
+    let filter = parameters.into_filter(caller.only_of())?;
     let page = server.app.store.jobs(&filter).await?;
     let last = page.jobs.last().filter(|_| page.more).map(|job| job.id);
     let next = last.map(|last| next_page(&filter, last));

@@ -11,6 +11,7 @@ use bellglass_protocol::tool::ToolCall;
 use serde_json::{Value, json};
 
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::{JobPath, read_body};
 use crate::mcp::{self, Sandboxed, ToolAnswer, ToolListing};
 use crate::problem::{ApiError, Problem};
@@ -35,6 +36,7 @@ use crate::problem::{ApiError, Problem};
 )]
 pub(crate) async fn speak(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     headers: HeaderMap,
     body: Body,
@@ -53,7 +55,7 @@ pub(crate) async fn speak(
     let Ok(message) = serde_json::from_slice::<Value>(&body) else {
         return Ok(refuse(-32700, "the body is not JSON"));
     };
-    let sandbox = JobSandbox { server: &server, job };
+    let sandbox = JobSandbox { server: &server, job, by: caller.actor("mcp") };
     Ok(match mcp::answer(&message, &sandbox).await {
         Some(answer) => Json(answer).into_response(),
         None => StatusCode::ACCEPTED.into_response(),
@@ -63,6 +65,7 @@ pub(crate) async fn speak(
 struct JobSandbox<'a> {
     server: &'a SharedServer,
     job: JobId,
+    by: String,
 }
 
 #[async_trait]
@@ -73,7 +76,7 @@ impl Sandboxed for JobSandbox<'_> {
 
     async fn call(&self, name: &str, arguments: Value) -> Result<ToolAnswer, String> {
         let call = tool_call(name, arguments)?;
-        let used = self.server.app.live.use_tool(self.job, "mcp", call).await;
+        let used = self.server.app.live.use_tool(self.job, &self.by, call).await;
         used.map_err(|error| error.to_string())
     }
 }

@@ -9,19 +9,21 @@ use bellglass_protocol::request::RequestError;
 use bellglass_protocol::task_request::is_project_name;
 use bellglass_store::{Memory, MemoryQuery, NewMemory};
 use jiff::Timestamp;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::schedule::must_be_json;
 use crate::SharedServer;
-use crate::extract::read_body;
+use crate::caller::Caller;
+use crate::extract::read_object;
 use crate::problem::{ApiError, Problem};
 
 /// Something worth knowing in later tasks of a project.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct MemoryView {
     id: i64,
+    /// Whose it is; nobody's where the server has no users.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
     project: String,
     text: String,
     /// The job that left it; none if somebody wrote it.
@@ -44,7 +46,8 @@ pub(crate) struct Filter {
     project: Option<String>,
     /// The best for these words, best first; the newest first without them.
     search: Option<String>,
-    /// At most so many; 50 by default, 500 at the most.
+    /// At most so many.
+    #[param(minimum = 1, maximum = 500, default = 50, nullable = false)]
     limit: Option<u32>,
 }
 
@@ -63,8 +66,8 @@ pub(crate) struct ChangedMemory {
 
 impl From<Memory> for MemoryView {
     fn from(memory: Memory) -> Self {
-        let Memory { id, project, text, job, at } = memory;
-        Self { id, project, text, job_id: job, at }
+        let Memory { id, owner, project, text, job, at } = memory;
+        Self { id, owner, project, text, job_id: job, at }
     }
 }
 
@@ -79,18 +82,24 @@ impl From<Memory> for MemoryView {
 )]
 pub(crate) async fn list(
     State(server): State<SharedServer>,
+    caller: Caller,
     filter: Result<Query<Filter>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<MemoryList>, ApiError> {
     let Query(filter) = filter.map_err(|error| ApiError::InvalidQuery(error.body_text()))?;
+    let limit = filter.limit.unwrap_or(50);
+    if !(1..=500).contains(&limit) {
+        return Err(ApiError::InvalidQuery("`limit` must be from 1 to 500".into()));
+    }
     let vector = match &filter.search {
         Some(words) => server.app.live.meaning(words).await,
         None => None,
     };
     let query = MemoryQuery {
+        whose: caller.whose(),
         project: filter.project,
         words: filter.search,
         vector,
-        limit: filter.limit.unwrap_or(50).min(500),
+        limit,
     };
     let memories = server.app.store.memories(&query).await?;
     Ok(Json(MemoryList { memories: memories.into_iter().map(MemoryView::from).collect() }))
@@ -113,16 +122,18 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn add(
     State(server): State<SharedServer>,
+    caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<MemoryView>), ApiError> {
-    let WrittenMemory { project, text } = read(&server, &headers, body).await?;
+    let WrittenMemory { project, text } = read_object(&server, &headers, body, "text").await?;
     if !is_project_name(&project) {
         return Err(invalid("project", "must be 1 to 64 letters, digits, `-`, `_` and `.`").into());
     }
     let text = checked(&server, &text)?;
     let vector = server.app.live.meaning(&text).await;
-    let kept = server.app.store.add_memory(NewMemory { project, text, job: None, vector }).await?;
+    let new = NewMemory { owner: caller.owner(), project, text, job: None, vector };
+    let kept = server.app.store.add_memory(new).await?;
     let kept = kept.ok_or(ApiError::MemoryKnown)?;
     Ok((StatusCode::CREATED, Json(kept.into())))
 }
@@ -143,12 +154,13 @@ pub(crate) async fn add(
 )]
 pub(crate) async fn change(
     State(server): State<SharedServer>,
+    caller: Caller,
     Path(memory): Path<String>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<MemoryView>, ApiError> {
-    let id = number(&memory)?;
-    let ChangedMemory { text } = read(&server, &headers, body).await?;
+    let id = theirs(&server, &caller, &memory).await?;
+    let ChangedMemory { text } = read_object(&server, &headers, body, "text").await?;
     let text = checked(&server, &text)?;
     let vector = server.app.live.meaning(&text).await;
     let changed = server.app.store.edit_memory(id, text, vector).await?;
@@ -166,14 +178,23 @@ pub(crate) async fn change(
 )]
 pub(crate) async fn forget(
     State(server): State<SharedServer>,
+    caller: Caller,
     Path(memory): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    let gone = server.app.store.delete_memory(number(&memory)?).await?;
+    let id = theirs(&server, &caller, &memory).await?;
+    let gone = server.app.store.delete_memory(id).await?;
     gone.map(|_| StatusCode::NO_CONTENT).ok_or(ApiError::MemoryNotFound)
 }
 
-fn number(text: &str) -> Result<i64, ApiError> {
-    text.parse().map_err(|_| ApiError::MemoryNotFound)
+/// The number of a memory that is the caller's own.
+async fn theirs(server: &SharedServer, caller: &Caller, text: &str) -> Result<i64, ApiError> {
+    let id = text.parse().map_err(|_| ApiError::MemoryNotFound)?;
+    let Some(only) = caller.only_of() else { return Ok(id) };
+    let memory = server.app.store.memory(id).await?;
+    match memory.is_some_and(|memory| memory.owner == Some(only)) {
+        true => Ok(id),
+        false => Err(ApiError::MemoryNotFound),
+    }
 }
 
 fn checked(server: &SharedServer, text: &str) -> Result<String, ApiError> {
@@ -186,16 +207,4 @@ fn checked(server: &SharedServer, text: &str) -> Result<String, ApiError> {
 
 fn invalid(pointer: &str, message: &str) -> RequestError {
     RequestError::InvalidField { pointer: pointer.into(), message: message.into() }
-}
-
-async fn read<T: DeserializeOwned>(
-    server: &SharedServer,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<T, ApiError> {
-    must_be_json(headers)?;
-    let body = read_body(headers, body, server.app.settings.body_limit).await?;
-    let value: serde_json::Value = serde_json::from_slice(&body)
-        .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
-    Ok(serde_json::from_value(value).map_err(|error| invalid("text", &error.to_string()))?)
 }

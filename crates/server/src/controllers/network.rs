@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use super::schedule::{must_be_json, shortened};
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::{JobPath, read_body};
 use crate::problem::{ApiError, Problem};
 
@@ -54,6 +55,7 @@ pub(crate) struct NetworkChanged {
 )]
 pub(crate) async fn change(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     headers: HeaderMap,
     body: Body,
@@ -61,7 +63,8 @@ pub(crate) async fn change(
     must_be_json(&headers)?;
     let body = read_body(&headers, body, server.app.settings.body_limit).await?;
     let NetworkChange { network } = read(&body).map_err(shortened)?;
-    let status = match server.app.store.change_network(job, network.clone(), "api").await {
+    let by = caller.actor("api");
+    let status = match server.app.store.change_network(job, network.clone(), &by).await {
         Err(StoreError::JobEnded) => return Err(ApiError::JobEnded),
         other => other?,
     };

@@ -25,7 +25,7 @@ fn text(content_type: &'static str, text: &'static str) -> Response {
 
 /// The page; where it was not built, one that says how to build it.
 pub(crate) async fn page(State(server): State<SharedServer>, request: Request) -> Response {
-    let host = named_host(&request).ok();
+    let host = named_host(request.uri(), request.headers()).ok();
     let apps = host.and_then(|host| server.apps.domain.beside(&host));
     page::index(request.headers(), apps.as_deref()).unwrap_or_else(|| {
         text("text/html; charset=utf-8", include_str!("../pages/without_page.html"))

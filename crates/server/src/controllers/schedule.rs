@@ -15,6 +15,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::read_body;
 use crate::links::{self, Links};
 use crate::problem::{ApiError, Problem};
@@ -50,6 +51,7 @@ pub(crate) struct Scheduled {
 )]
 pub(crate) async fn schedule(
     State(server): State<SharedServer>,
+    caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -62,18 +64,21 @@ pub(crate) async fn schedule(
     } else {
         JobRequest::from_json(&body)
     };
-    let spec = request.and_then(|request| request.into_spec(&app.offer)).map_err(shortened)?;
+    let mut spec = request.and_then(|request| request.into_spec(&app.offer)).map_err(shortened)?;
     if let Some(why) = app.isolation.lacks(spec.isolation).await {
         return Err(RequestError::NotAvailable { field: "isolation", why }.into());
     }
     if !app.images.exists(&spec.image).await {
         return Err(ApiError::ImageNotFound(spec.image));
     }
+    spec.owner = caller.owner();
+    let turn = server.meter.job(app.store.as_ref(), &caller).await?;
     let port = match &server.vnc {
         Some(vnc) if spec.desktop.is_some() || spec.image == DESKTOP_IMAGE => vnc.reserve().await,
         _ => None,
     };
     let job = app.store.schedule(spec).await?;
+    drop(turn);
     if let Some(port) = port {
         vnc::serve(&server, job, port);
     }
@@ -106,10 +111,11 @@ pub(crate) async fn schedule(
 )]
 pub(crate) async fn submit(
     server: State<SharedServer>,
+    caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    schedule(server, headers, body).await
+    schedule(server, caller, headers, body).await
 }
 
 /// A body of this many bytes takes long enough to parse that others would have to wait for it.
@@ -117,7 +123,7 @@ const LARGE: usize = 256 << 10;
 
 /// A page of another site can send forms and plain text without asking, but not JSON: insisting on
 /// the type is part of the protection against it.
-pub(super) fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
         return Err(ApiError::UnsupportedMediaType(None));
     };
@@ -133,7 +139,7 @@ pub(super) fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// Keeps an error readable that quotes a long piece of the request.
-pub(super) fn shortened(error: RequestError) -> RequestError {
+pub(crate) fn shortened(error: RequestError) -> RequestError {
     match error {
         RequestError::InvalidField { pointer, message } => RequestError::InvalidField {
             pointer: head_and_tail(pointer, 200),

@@ -1,19 +1,24 @@
-//! `POST /session` and `DELETE /session`: a browser logs in with the server's token, and out again.
+//! `/session`: a browser logs in with a token, asks who it is, and logs out again.
 
+use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::request::RequestError;
+use bellglass_store::access::Token;
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::schedule::must_be_json;
+use super::tokens::RoleName;
+use crate::caller::Caller;
 use crate::extract::read_body;
-use crate::guard::Guard;
+use crate::guard::{self, Guard};
 use crate::problem::{ApiError, Problem};
+use crate::token::{SESSION, TOKEN, generate, new_id};
 use crate::{SharedServer, session};
 
 /// What a browser shows to be let in.
@@ -28,10 +33,10 @@ const LONGEST: ByteSize = ByteSize::mib(1);
 
 /// Log in
 ///
-/// Turns the server's token into a cookie that a browser sends by itself and no script can read. Where
+/// Turns a token into a cookie that a browser sends by itself and no script can read. Where
 /// the server needs no token, there is nothing to do.
 #[utoipa::path(
-    post, path = "/session", operation_id = "begin_session", tag = "operations",
+    post, path = "/session", operation_id = "begin_session", tag = "access",
     request_body(content = Login, content_type = "application/json"),
     responses(
         (status = 204, description = "The cookie is set."),
@@ -50,21 +55,48 @@ pub(crate) async fn begin(
     must_be_json(&headers)?;
     let body = read_body(&headers, body, LONGEST).await?;
     let login = read(&body)?;
+    let shown = login.token.trim().as_bytes();
+    let now = Timestamp::now();
     match &server.guard {
-        Guard::Token(token) if token.matches(login.token.trim().as_bytes()) => {
-            let cookie = session::begin(token, &headers, Timestamp::now());
-            Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
+        Guard::Token(token) if token.matches(shown) => {
+            return Ok(with_cookie(session::begin(token, &headers, now)));
         }
-        Guard::Token(_) => Err(ApiError::Unauthorized),
-        Guard::LocalUser { .. } => Ok(StatusCode::NO_CONTENT.into_response()),
+        Guard::LocalUser { .. } if !shown.starts_with(TOKEN.as_bytes()) => {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+        Guard::Token(_) | Guard::LocalUser { .. } => {}
     }
+    let Some(Caller::Holder { token, .. }) = guard::holder(&server, shown).await? else {
+        return Err(ApiError::Unauthorized);
+    };
+    // A session begins with a token that was given to somebody, not with another session.
+    if token.parent.is_some() {
+        return Err(ApiError::Unauthorized);
+    }
+    let end = now + session::LIFETIME;
+    let end = token.expires_at.map_or(end, |expiry| expiry.min(end));
+    let begun = Token {
+        id: new_id(),
+        parent: Some(token.id.clone()),
+        created_at: now,
+        expires_at: Some(end),
+        ..Token::clone(&token)
+    };
+    let (secret, hash) = generate(SESSION);
+    server.app.store.add_token(begun, hash).await?;
+    Ok(with_cookie(session::begin_kept(&secret, end.duration_since(now), &headers)))
+}
+
+fn with_cookie(cookie: HeaderValue) -> Response {
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
 }
 
 /// The message must not quote the body: a mistyped field may hold the token.
 fn read(body: &[u8]) -> Result<Login, ApiError> {
     let value: serde_json::Value = serde_json::from_slice(body)
         .map_err(|_| RequestError::InvalidJson("it cannot be read".into()))?;
-    serde_json::from_value(value).map_err(|_| {
+    let login = if value.is_object() { serde_json::from_value(value).ok() } else { None };
+    login.ok_or_else(|| {
         let message = "the body must be like {\"token\": \"…\"}".into();
         RequestError::InvalidField { pointer: "token".into(), message }.into()
     })
@@ -74,10 +106,39 @@ fn read(body: &[u8]) -> Result<Login, ApiError> {
 ///
 /// Takes the cookie away from the browser.
 #[utoipa::path(
-    delete, path = "/session", operation_id = "end_session", tag = "operations",
+    delete, path = "/session", operation_id = "end_session", tag = "access",
     responses((status = 204, description = "The cookie is gone.")),
     security(()),
 )]
-pub(crate) async fn end(headers: HeaderMap) -> Response {
-    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, session::end(&headers))]).into_response()
+pub(crate) async fn end(
+    State(server): State<SharedServer>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if let Some(Caller::Holder { token, .. }) = guard::in_session(&server, &headers).await? {
+        server.app.store.revoke_token(&token.id).await?;
+        server.revoked.send_replace(());
+    }
+    Ok(with_cookie(session::end(&headers)))
+}
+
+/// Who somebody is to this server.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct WhoAmI {
+    /// The user whose token was shown; none for the local user and for the token of the configuration.
+    #[schema(required)]
+    user: Option<String>,
+    role: RoleName,
+}
+
+/// Who you are to this server
+#[utoipa::path(
+    get, path = "/session", operation_id = "get_session", tag = "access",
+    responses((status = 200, description = "Who you are.", body = WhoAmI)),
+)]
+pub(crate) async fn show(caller: Caller) -> Json<WhoAmI> {
+    let role = match &caller {
+        Caller::Holder { token, .. } => token.role.into(),
+        Caller::Operator | Caller::Guest { .. } | Caller::Nobody => RoleName::Admin,
+    };
+    Json(WhoAmI { user: caller.owner(), role })
 }

@@ -10,9 +10,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::caller::Caller;
 use crate::extract::{JobPath, Parameters, parse_job_id};
 use crate::links::{self, Links};
 use crate::problem::{ApiError, Problem};
+use crate::rights::JobRight;
 use crate::{Server, SharedServer};
 
 /// Where a job stands.
@@ -48,15 +50,41 @@ pub(crate) struct Status {
     started_at: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime, required)]
     finished_at: Option<Timestamp>,
-    /// What `vnc_port` asks for.
+    /// What whoever asks may do with the job.
+    access: JobAccess,
+    /// What `vnc_port` asks for, for those who may change the job.
     #[schema(required)]
     vnc_password: Option<String>,
     #[serde(flatten)]
     links: Links,
 }
 
+/// What somebody may do with a job beside seeing what happens to it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct JobAccess {
+    /// Steer it, and write into it.
+    change: bool,
+    /// Read its files.
+    files: bool,
+    /// Download the ZIP.
+    output: bool,
+    /// See what its model is told.
+    mind: bool,
+}
+
+impl JobAccess {
+    fn of(caller: &Caller) -> Self {
+        Self {
+            change: caller.has_for_jobs(JobRight::Change),
+            files: caller.has_for_jobs(JobRight::Files),
+            output: caller.has_for_jobs(JobRight::Result),
+            mind: caller.has_for_jobs(JobRight::Mind),
+        }
+    }
+}
+
 impl Status {
-    fn of(server: &Server, job: JobOutline) -> Self {
+    fn of(server: &Server, job: JobOutline, caller: &Caller) -> Self {
         let result = links::result_url(job.id, job.result.as_ref());
         Self {
             job_id: job.id,
@@ -76,8 +104,10 @@ impl Status {
             vnc_password: server
                 .vnc
                 .as_ref()
+                .filter(|_| caller.has_for_jobs(JobRight::Change))
                 .and_then(|vnc| vnc.password(job.id))
                 .map(|password| password.text().to_owned()),
+            access: JobAccess::of(caller),
             links: Links::of(server, job.id),
         }
     }
@@ -95,9 +125,10 @@ impl Status {
 )]
 pub(crate) async fn by_path(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
 ) -> Result<Json<Status>, ApiError> {
-    Ok(Json(Status::of(&server, server.app.store.outline(job).await?)))
+    Ok(Json(Status::of(&server, server.app.store.outline(job).await?, &caller)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -125,6 +156,7 @@ pub(crate) struct Which {
 )]
 pub(crate) async fn by_query(
     State(server): State<SharedServer>,
+    caller: Caller,
     Parameters(which): Parameters<Which>,
 ) -> Result<Json<Status>, ApiError> {
     let text = match (which.task_id, which.job_id) {
@@ -136,6 +168,7 @@ pub(crate) async fn by_query(
             return Err(ApiError::InvalidQuery("say which job: /status?task_id=…".into()));
         }
     };
-    let outline = server.app.store.outline(parse_job_id(&text)?).await?;
-    Ok(Json(Status::of(&server, outline)))
+    let job = parse_job_id(&text)?;
+    caller.must_see(&server, job).await?;
+    Ok(Json(Status::of(&server, server.app.store.outline(job).await?, &caller)))
 }

@@ -13,9 +13,9 @@ use bellglass_store::{Steering, StoreError};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::schedule::must_be_json;
 use crate::SharedServer;
-use crate::extract::{JobPath, parse_job_id, read_body};
+use crate::caller::Caller;
+use crate::extract::{JobPath, parse_job_id, read_object};
 use crate::links;
 use crate::problem::{ApiError, Problem};
 
@@ -53,9 +53,10 @@ pub(crate) struct NewMessage {
 )]
 pub(crate) async fn pause(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
 ) -> Result<Json<Steered>, ApiError> {
-    steer(&server, job, Steering::Pause).await
+    steer(&server, &caller, job, Steering::Pause).await
 }
 
 /// Let a paused job go on
@@ -73,9 +74,10 @@ pub(crate) async fn pause(
 )]
 pub(crate) async fn resume(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
 ) -> Result<Json<Steered>, ApiError> {
-    steer(&server, job, Steering::Resume).await
+    steer(&server, &caller, job, Steering::Resume).await
 }
 
 /// Say something to the model that works on a task
@@ -97,24 +99,20 @@ pub(crate) async fn resume(
 )]
 pub(crate) async fn message(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Steered>, ApiError> {
-    must_be_json(&headers)?;
-    let body = read_body(&headers, body, server.app.settings.body_limit).await?;
-    let value: serde_json::Value = serde_json::from_slice(&body)
-        .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
     let invalid = |message: String| RequestError::InvalidField { pointer: "text".into(), message };
-    let NewMessage { text } =
-        serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
+    let NewMessage { text } = read_object(&server, &headers, body, "text").await?;
     if text.trim().is_empty() || text.len() > LONGEST {
         return Err(invalid("`text` must not be empty, nor longer than 256 KiB".into()).into());
     }
     if !matches!(server.app.store.job(job).await?.spec.work, Work::Task(_)) {
         return Err(invalid("only a `task` has a model that could hear it".into()).into());
     }
-    steer(&server, job, Steering::Message(text)).await
+    steer(&server, &caller, job, Steering::Message(text)).await
 }
 
 /// What the user decides.
@@ -148,19 +146,15 @@ pub(crate) struct NewDecision {
 )]
 pub(crate) async fn decide(
     State(server): State<SharedServer>,
+    caller: Caller,
     Path((job, approval)): Path<(String, String)>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Steered>, ApiError> {
     let job = parse_job_id(&job)?;
-    must_be_json(&headers)?;
-    let body = read_body(&headers, body, server.app.settings.body_limit).await?;
-    let value: serde_json::Value = serde_json::from_slice(&body)
-        .map_err(|error| RequestError::InvalidJson(error.to_string()))?;
     let invalid =
         |message: String| RequestError::InvalidField { pointer: "decision".into(), message };
-    let NewDecision { decision, words } =
-        serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
+    let NewDecision { decision, words } = read_object(&server, &headers, body, "decision").await?;
     if words.as_ref().is_some_and(|words| words.len() > LONGEST) {
         return Err(invalid("`words` must not be longer than 256 KiB".into()).into());
     }
@@ -171,17 +165,18 @@ pub(crate) async fn decide(
     if !view.approvals.iter().any(|waiting| waiting.id == approval) {
         return Err(ApiError::ApprovalNotFound);
     }
-    steer(&server, job, Steering::Decide { id: approval, decision, words }).await
+    steer(&server, &caller, job, Steering::Decide { id: approval, decision, words }).await
 }
 
 const LONGEST: usize = 256 << 10;
 
 async fn steer(
     server: &SharedServer,
+    caller: &Caller,
     job: JobId,
     wish: Steering,
 ) -> Result<Json<Steered>, ApiError> {
-    let status = match server.app.store.steer(job, wish, "user").await {
+    let status = match server.app.store.steer(job, wish, &caller.actor("user")).await {
         Err(StoreError::JobEnded) => return Err(ApiError::JobOver),
         Err(StoreError::NotStarted) => return Err(ApiError::NotWorkedOn),
         other => other?,

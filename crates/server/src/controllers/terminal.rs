@@ -16,10 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use super::files::refusal;
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::{JobPath, Parameters};
 use crate::live::{LiveTerminal, TerminalInput};
 use crate::problem::ApiError;
 use crate::sockets::{self, HEARTBEAT};
+use crate::standing;
 
 /// Which terminal, and how large the window is in which it is shown.
 #[derive(Deserialize)]
@@ -50,6 +52,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 
 pub(crate) async fn open(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     Parameters(wanted): Parameters<Wanted>,
     upgrade: WebSocketUpgrade,
@@ -66,12 +69,23 @@ pub(crate) async fn open(
             .bounded(),
         },
     };
-    Ok(sockets::bounded(upgrade)
-        .on_upgrade(move |socket| async move { serve(&server, job, terminal, socket).await }))
+    Ok(sockets::bounded(upgrade).on_upgrade(move |socket| async move {
+        let by = caller.actor("user");
+        tokio::select! {
+            () = serve(&server, job, &by, terminal, socket) => {}
+            () = standing::ended(server.clone(), caller.clone()) => {}
+        }
+    }))
 }
 
-async fn serve(server: &SharedServer, job: JobId, terminal: Terminal, mut socket: WebSocket) {
-    let opened = match server.app.live.open_terminal(job, "user", terminal).await {
+async fn serve(
+    server: &SharedServer,
+    job: JobId,
+    by: &str,
+    terminal: Terminal,
+    mut socket: WebSocket,
+) {
+    let opened = match server.app.live.open_terminal(job, by, terminal).await {
         Ok(opened) => opened,
         Err(error) => {
             // A browser shows nothing of an HTTP error here, so it is told over the socket.

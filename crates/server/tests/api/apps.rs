@@ -4,10 +4,12 @@ use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
 use bellglass_protocol::id::JobId;
 use bellglass_server::{Secret, ServerSettings};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tower::ServiceExt as _;
 
+use crate::access::{OPERATOR, call, make_token, schedule_as, token_of, with_users};
 use crate::harness::{Answer, HELLO, Harness, request};
 
 /// A program that answers every request with what it was sent, and with headers of all kinds.
@@ -231,4 +233,44 @@ async fn ports_are_listed_once_each_and_without_the_way_out() {
     assert_eq!(ports.len(), 1);
     assert_eq!(ports[0]["port"], 8000);
     assert_eq!(ports[0]["url"], format!("/jobs/{job}/ports/8000/"));
+}
+
+#[tokio::test]
+async fn an_app_is_its_owners_and_ends_with_their_token() {
+    let server = with_users().await;
+    let (ada, id) = make_token(&server, json!({ "user": "ada" })).await;
+    let bob = token_of(&server, "bob", "user").await;
+    let viewer = token_of(&server, "ada", "viewer").await;
+    let job = schedule_as(&server, &ada).await;
+    server.live.0.lock().unwrap().insert(job, Default::default());
+    let port = mirror().await;
+    let host = format!("{job}-{port}.localhost:8000");
+
+    // A program with a token of the owner's needs no ticket, and the app never sees the token.
+    let as_program = async |token: &str| {
+        let shown = format!("Bearer {token}");
+        at(&server, &host, "/", &[("authorization", &shown)]).await
+    };
+    let seen = as_program(&ada).await;
+    assert_eq!(seen.status, StatusCode::OK, "{}", seen.text());
+    assert!(!seen.text().contains("bg_"), "{}", seen.text());
+    for token in [bob.as_str(), viewer.as_str(), "bg_00"] {
+        assert_eq!(as_program(token).await.status, StatusCode::UNAUTHORIZED, "{token}");
+    }
+
+    let path = format!("/jobs/{job}/ports/{port}/");
+    assert_eq!(call(&server, &bob, Method::GET, &path, "").await.problem().0, 404);
+    assert_eq!(call(&server, &viewer, Method::GET, &path, "").await.problem().0, 403);
+    let (host, entrance) = led_to(&call(&server, &ada, Method::GET, &path, "").await);
+    let cookie = cookies(&at(&server, &host, &entrance, &[]).await).join("; ");
+    let as_browser = async || at(&server, &host, "/", &[("cookie", &cookie)]).await.status;
+    assert_eq!(as_browser().await, StatusCode::OK);
+    // A token of ours that comes beside the cookie stays outside too.
+    let stray = format!("Bearer {bob}");
+    let both = [("cookie", cookie.as_str()), ("authorization", stray.as_str())];
+    let seen = at(&server, &host, "/", &both).await;
+    assert!(seen.status == StatusCode::OK && !seen.text().contains("bg_"), "{}", seen.text());
+
+    call(&server, OPERATOR, Method::DELETE, &format!("/tokens/{id}"), "").await;
+    assert_eq!(as_browser().await, StatusCode::UNAUTHORIZED);
 }

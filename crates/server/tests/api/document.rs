@@ -118,3 +118,14 @@ async fn the_document_is_served_and_its_references_hold() {
     }
     assert!(!text.contains("{*"));
 }
+
+/// Every operation there is: its method and the template of its address.
+pub(crate) fn operations() -> Vec<(Method, String)> {
+    let paths = DOCUMENT["paths"].as_object().unwrap().iter();
+    paths
+        .flat_map(|(path, item)| {
+            let methods = item.as_object().unwrap().keys();
+            methods.map(move |method| (method.to_ascii_uppercase().parse().unwrap(), path.clone()))
+        })
+        .collect()
+}

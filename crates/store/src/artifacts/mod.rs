@@ -1,16 +1,17 @@
 //! Artifacts: the files that a job leaves behind, under keys that are made from its id.
 //!
-//! Everything but the construction is said in terms of an object store, so that S3 takes the
-//! place of a folder without a change here. Knows nothing of what is inside an artifact.
+//! Everything but the construction is said in terms of an object store, so that a bucket of S3 takes
+//! the place of a folder without a change here. Knows nothing of what is inside an artifact.
 
 mod apart;
 mod key;
+mod s3;
 mod seekable;
 mod writer;
 
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bellglass_protocol::id::JobId;
@@ -18,11 +19,13 @@ use bytes::{Bytes, BytesMut};
 use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::local::LocalFileSystem;
+use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _};
 
 use crate::private_dir::create_private_dir;
 pub use apart::run_apart;
 pub use key::ArtifactKey;
+pub use s3::{S3Credentials, S3Settings};
 pub use seekable::SeekableArtifact;
 pub use writer::ArtifactWriter;
 
@@ -32,6 +35,8 @@ pub struct Artifacts {
     store: Arc<dyn ObjectStore>,
     /// The folder, where it is one: only a folder keeps traces of uploads that a crash cut off.
     folder: Option<PathBuf>,
+    /// Where the store can make links by which clients fetch artifacts without us.
+    links: Option<s3::Links>,
 }
 
 /// An artifact on its way to a reader.
@@ -57,6 +62,8 @@ pub enum ArtifactError {
     Failed { action: &'static str, key: ArtifactKey, source: object_store::Error },
     #[error("failed to delete the artifacts of job {job}")]
     NotDeleted { job: JobId, source: object_store::Error },
+    #[error("the bucket for artifacts cannot be used; look at [artifacts] in bellglass.toml")]
+    Bucket(#[source] object_store::Error),
     #[error("blocking work on artifacts could not be done")]
     NoThread(#[source] io::Error),
     #[error("failed to {action} the folder {}", .path.display())]
@@ -65,7 +72,7 @@ pub enum ArtifactError {
 
 impl Artifacts {
     /// Keeps artifacts in a folder, which is made where it is missing.
-    pub fn local(dir: &Path) -> Result<Self, ArtifactError> {
+    pub fn local(dir: &std::path::Path) -> Result<Self, ArtifactError> {
         let folder_error =
             |action, source| ArtifactError::Folder { action, path: dir.into(), source };
         create_private_dir(dir).map_err(|error| folder_error("create", error))?;
@@ -73,7 +80,34 @@ impl Artifacts {
             .map_err(|error| folder_error("open", error.into()))?
             // An event says that an artifact is there, so it must not vanish in a power cut.
             .with_fsync(true);
-        Ok(Self { store: Arc::new(store), folder: Some(dir.into()) })
+        Ok(Self { store: Arc::new(store), folder: Some(dir.into()), links: None })
+    }
+
+    /// Keeps artifacts in a bucket, which is there already.
+    pub fn s3(settings: &S3Settings) -> Result<Self, ArtifactError> {
+        let (store, links) = s3::open(settings)?;
+        Ok(Self { store, folder: None, links })
+    }
+
+    /// An address at which anybody gets the artifact for a while, as a file of this name; nothing
+    /// where the store makes none. The name must need no quoting.
+    pub async fn link(
+        &self,
+        key: &ArtifactKey,
+        file_name: &str,
+    ) -> Result<Option<String>, ArtifactError> {
+        match &self.links {
+            Some(links) => links.link(key, file_name).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the artifacts can be reached. Asks for one that is never there.
+    pub async fn ping(&self) -> Result<(), ArtifactError> {
+        match self.store.head(&Path::from("ping")).await {
+            Ok(_) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(ArtifactError::Bucket(error)),
+        }
     }
 
     /// Stores a whole artifact. Durable when this returns; replaces what was there at once.

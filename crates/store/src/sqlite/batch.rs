@@ -3,15 +3,13 @@
 //! The rows of all jobs concerned are read at once, the rules decide in memory, and the outcome is
 //! written at once: a refusal never touches the database, so it cannot hurt its neighbours.
 
-use bellglass_protocol::id::JobId;
-use jiff::Timestamp;
 use sqlx::SqliteConnection;
 
-use super::draft::Draft;
-use super::operation::Operation;
-use super::{memories, rows};
+use super::{access, memories, rows};
+use crate::group::draft::{Draft, count_claims, jobs_named_by};
+use crate::group::operation::Operation;
 use crate::index::now;
-use crate::{Change, StoreError, rules};
+use crate::{Change, StoreError};
 
 /// Why a batch has no effect.
 #[derive(Debug)]
@@ -70,7 +68,7 @@ async fn decide_and_write(
     for operation in operations.iter_mut() {
         draft.decide(operation, now);
     }
-    draft.write(connection).await?;
+    write(connection, &mut draft).await?;
 
     // Leases are released and jobs are claimed last: they look at all jobs, as they now stand.
     for operation in operations.iter_mut() {
@@ -83,71 +81,34 @@ async fn decide_and_write(
                 let changed = memories::change(connection, &pending.request, now).await?;
                 pending.answer = Some(Ok(changed));
             }
+            Operation::Access(pending) => {
+                let changed = access::change(connection, &pending.request, now).await?;
+                pending.answer = Some(Ok(changed));
+            }
             _ => {}
         }
     }
-    claim(connection, &mut draft, operations, now).await?;
+    let claims = count_claims(operations);
+    if claims > 0 {
+        let best = rows::claimable(connection, now, claims).await?;
+        draft.claim(operations, best, now);
+        write(connection, &mut draft).await?;
+    }
     Ok(draft.changes())
 }
 
-/// Hands the best jobs to those who ask, in the order in which they asked.
-async fn claim(
-    connection: &mut SqliteConnection,
-    draft: &mut Draft,
-    operations: &mut [Operation],
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    let mut claims: Vec<_> = operations
-        .iter_mut()
-        .filter_map(|operation| match operation {
-            // Nobody would work on a job whose claimer has gone away.
-            Operation::Claim(pending) if !pending.is_abandoned() => Some(pending),
-            _ => None,
-        })
-        .collect();
-    if claims.is_empty() {
-        return Ok(());
-    }
-    let mut best = rows::claimable(connection, now, claims.len()).await?.into_iter();
-    for pending in &mut claims {
-        let claimed = best.next().map(|mut row| {
-            let request = &pending.request;
-            let event = rules::claim(&mut row, &request.worker, request.lease, now);
-            let taken = (row.id, row.generation);
-            draft.put(row, &event);
-            taken
-        });
-        pending.answer = Some(Ok(claimed));
-    }
-    draft.write(connection).await
-}
-
-fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
-    let mut jobs = Vec::new();
-    for operation in operations {
-        match operation {
-            Operation::Append(pending) => jobs.push(pending.request.job),
-            Operation::Cancel(pending) => jobs.push(pending.request.job),
-            Operation::Steer(pending) => jobs.push(pending.request.job),
-            Operation::ChangeNetwork(pending) => jobs.push(pending.request.job),
-            Operation::Renew(pending) => {
-                jobs.extend(pending.request.held.iter().map(|(job, _)| *job));
-            }
-            Operation::Schedule(_)
-            | Operation::Release(_)
-            | Operation::Claim(_)
-            | Operation::Memory(_)
-            | Operation::Close(_) => {}
-        }
-    }
-    jobs
+async fn write(connection: &mut SqliteConnection, draft: &mut Draft) -> Result<(), StoreError> {
+    let (rows, lines) = draft.take_unwritten();
+    rows::write_jobs(connection, &rows).await?;
+    rows::write_lines(connection, lines).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::open;
-    use super::super::operation::{NewJob, Pending};
+
     use super::*;
+    use crate::group::operation::{NewJob, Pending};
     use crate::index::IndexRow;
     use bellglass_protocol::job::{
         Budget, DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, Priority, Work,
@@ -174,6 +135,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            owner: None,
         };
         let (row, scheduled) = IndexRow::accept(spec, now());
         Operation::Schedule(Pending::new(Box::new(NewJob { row, line: scheduled.line })).0)

@@ -9,22 +9,15 @@ use sqlx::{Row as _, SqliteConnection, SqlitePool};
 
 use crate::StoreError;
 use crate::memory::{
-    Memory, MemoryQuery, NewMemory, any_of, fused, nearness, vector_bytes, vector_of,
+    MOST_COMPARED, Memory, MemoryChange, MemoryQuery, any_of, by_nearness, fused,
+    owner_and_project, project_key, vector_bytes,
 };
 
-/// What may happen to memories. The answer is the memory as it then is; nothing if there is none, or
-/// none was added because the same text is kept already.
-#[derive(Debug)]
-pub(super) enum MemoryChange {
-    Add(NewMemory),
-    Edit { id: i64, text: String, vector: Option<Vec<f32>> },
-    Delete { id: i64 },
-}
-
-/// Memories that are compared by meaning. A project has a few hundred.
-const MOST_COMPARED: u32 = 20_000;
-
 const COLUMNS: &str = "id, project, text, job_id, at";
+
+/// Of the project `$1` and of whom `$2` stands for, where they are given.
+const WANTED: &str = "($1 IS NULL OR substr(project, instr(project, '/') + 1) = $1)
+     AND ($2 IS NULL OR substr(project, 1, instr(project, '/')) = $2)";
 
 pub(super) async fn change(
     connection: &mut SqliteConnection,
@@ -36,7 +29,7 @@ pub(super) async fn change(
             "INSERT INTO memories (project, text, job_id, at, vector) VALUES ($1, $2, $3, $4, $5)
              ON CONFLICT DO NOTHING RETURNING id, project, text, job_id, at",
         )
-        .bind(&new.project)
+        .bind(project_key(new.owner.as_deref(), &new.project))
         .bind(&new.text)
         .bind(new.job.map(|job| job.to_string()))
         .bind(now.as_microsecond())
@@ -76,9 +69,10 @@ pub(super) async fn find(
     let words = query.words.as_deref();
     if words.is_none() && query.vector.is_none() {
         let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {COLUMNS} FROM memories WHERE $1 IS NULL OR project = $1 ORDER BY id DESC LIMIT $2"
+            "SELECT {COLUMNS} FROM memories WHERE {WANTED} ORDER BY id DESC LIMIT $3"
         )))
         .bind(&query.project)
+        .bind(query.whose.prefix())
         .bind(query.limit)
         .fetch_all(readers)
         .await?;
@@ -107,18 +101,25 @@ pub(super) async fn find(
     Ok(ids.into_iter().filter_map(|id| found.remove(&id)).collect())
 }
 
+pub(super) async fn one(readers: &SqlitePool, id: i64) -> Result<Option<Memory>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM memories WHERE id = $1");
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id).fetch_optional(readers).await?;
+    row.as_ref().map(memory).transpose()
+}
+
 async fn by_words(
     readers: &SqlitePool,
     query: &MemoryQuery,
     words: &str,
 ) -> Result<Vec<i64>, StoreError> {
-    let rows = sqlx::query(
+    let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
         "SELECT memories.id FROM memory_words JOIN memories ON memories.id = memory_words.rowid
-         WHERE memory_words MATCH $1 AND ($2 IS NULL OR project = $2)
-         ORDER BY bm25(memory_words), memories.id DESC LIMIT $3",
-    )
-    .bind(words)
+         WHERE memory_words MATCH $3 AND {WANTED}
+         ORDER BY bm25(memory_words), memories.id DESC LIMIT $4"
+    )))
     .bind(&query.project)
+    .bind(query.whose.prefix())
+    .bind(words)
     .bind(query.limit.saturating_mul(4))
     .fetch_all(readers)
     .await?;
@@ -130,32 +131,28 @@ async fn by_meaning(
     query: &MemoryQuery,
     vector: &[f32],
 ) -> Result<Vec<i64>, StoreError> {
-    let rows = sqlx::query(
+    let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
         "SELECT id, vector FROM memories
-         WHERE vector IS NOT NULL AND ($1 IS NULL OR project = $1) ORDER BY id DESC LIMIT $2",
-    )
+         WHERE vector IS NOT NULL AND {WANTED} ORDER BY id DESC LIMIT $3"
+    )))
     .bind(&query.project)
+    .bind(query.whose.prefix())
     .bind(MOST_COMPARED)
     .fetch_all(readers)
     .await?;
-    let mut near = Vec::new();
-    for row in &rows {
-        let bytes: Vec<u8> = row.try_get(1)?;
-        if let Some(nearness) = nearness(vector, &vector_of(&bytes)) {
-            near.push((row.try_get::<i64, _>(0)?, nearness));
-        }
-    }
-    near.sort_by(|one, other| other.1.total_cmp(&one.1));
-    near.truncate(query.limit.saturating_mul(4) as usize);
-    Ok(near.into_iter().map(|(id, _)| id).collect())
+    let kept = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    let kept: Vec<(i64, Vec<u8>)> = kept.collect::<Result<_, sqlx::Error>>()?;
+    Ok(by_nearness(vector, &kept, query.limit))
 }
 
 fn memory(row: &SqliteRow) -> Result<Memory, StoreError> {
     let job: Option<String> = row.try_get("job_id")?;
     let at: i64 = row.try_get("at")?;
+    let (owner, project) = owner_and_project(row.try_get("project")?);
     Ok(Memory {
         id: row.try_get("id")?,
-        project: row.try_get("project")?,
+        owner,
+        project,
         text: row.try_get("text")?,
         job: job.and_then(|job| job.parse::<JobId>().ok()),
         at: Timestamp::from_microsecond(at).unwrap_or_default(),

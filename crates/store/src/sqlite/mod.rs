@@ -3,16 +3,17 @@
 //! This file is the surface. What may happen to a job is decided in `rules`; this module and those
 //! below it know only how to put it into a database file.
 
+mod access;
 mod batch;
-mod draft;
 mod memories;
 mod open;
-mod operation;
 mod reads;
 mod rows;
 mod writer;
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,19 +25,15 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::{JobStatus, JobView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use crate::group::operation::{
+    Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer,
+};
+use crate::group::{CHANGES_KEPT, QUEUE};
 use crate::index::{IndexRow, now};
-use crate::memory::{Memory, MemoryQuery, NewMemory};
+use crate::memory::{Memory, MemoryChange, MemoryQuery, NewMemory};
 use crate::{
     Change, ClaimedJob, JobFilter, JobOutline, JobPage, LogEnd, Steering, Store, StoreError,
 };
-use memories::MemoryChange;
-use operation::{Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer};
-
-/// How many changes a listener may lie behind before it has to look at the log again.
-const CHANGES_KEPT: usize = 4096;
-
-/// How many callers may stand in line for the writer before further ones wait to stand in line.
-const QUEUE: usize = 1024;
 
 /// A data directory's database.
 #[derive(Debug)]
@@ -45,6 +42,8 @@ pub struct SqliteStore {
     /// `None` when the database was opened for reading only.
     writer: Option<mpsc::Sender<Operation>>,
     changes: broadcast::Sender<Change>,
+    /// Where workers are. In memory, because nobody but this process can work on the file.
+    addresses: Mutex<HashMap<WorkerId, String>>,
 }
 
 impl SqliteStore {
@@ -57,7 +56,12 @@ impl SqliteStore {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
         let (writer, operations) = mpsc::channel(QUEUE);
         tokio::spawn(writer::serve(opened.connection, opened.lock, operations, changes.clone()));
-        Ok(Self { readers: opened.readers, writer: Some(writer), changes })
+        Ok(Self {
+            readers: opened.readers,
+            writer: Some(writer),
+            changes,
+            addresses: Mutex::default(),
+        })
     }
 
     /// Opens an existing database beside whoever writes to it. Nothing can be changed through
@@ -65,7 +69,7 @@ impl SqliteStore {
     pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let readers = open::for_reading(path).await?;
         let (changes, _) = broadcast::channel(1);
-        Ok(Self { readers, writer: None, changes })
+        Ok(Self { readers, writer: None, changes, addresses: Mutex::default() })
     }
 
     async fn ask<Q, A>(
@@ -118,6 +122,29 @@ impl Store for SqliteStore {
 
     async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError> {
         self.ask(Operation::Release, worker.clone()).await
+    }
+
+    async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError> {
+        reads::held_by(&self.readers.short, worker).await
+    }
+
+    async fn announce_worker(
+        &self,
+        worker: &WorkerId,
+        address: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let mut addresses = self.addresses.lock().expect("no code panics while it holds this lock");
+        match address {
+            Some(address) => addresses.insert(worker.clone(), address.to_owned()),
+            None => addresses.remove(worker),
+        };
+        Ok(())
+    }
+
+    async fn address_of_holder(&self, job: JobId) -> Result<Option<String>, StoreError> {
+        let holder = reads::holder(&self.readers.short, job).await?;
+        let addresses = self.addresses.lock().expect("no code panics while it holds this lock");
+        Ok(holder.and_then(|worker| addresses.get(&worker).cloned()))
     }
 
     async fn append(
@@ -259,6 +286,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            owner: None,
         }
     }
 

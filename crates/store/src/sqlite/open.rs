@@ -71,10 +71,11 @@ pub(super) async fn for_reading(path: &Path) -> Result<Readers, StoreError> {
 /// The schema's history, oldest first. Written out, because the macro that reads a folder brings
 /// the whole machinery of compile-time queries and a second SQLite into the build.
 fn migrations() -> Migrator {
-    const FILES: [(i64, &str, &str); 3] = [
+    const FILES: [(i64, &str, &str); 4] = [
         (1, "jobs and events", include_str!("../../migrations/sqlite/0001_jobs_and_events.sql")),
         (2, "outlines", include_str!("../../migrations/sqlite/0002_outlines.sql")),
         (3, "memories", include_str!("../../migrations/sqlite/0003_memories.sql")),
+        (5, "access", include_str!("../../migrations/sqlite/0005_access.sql")),
     ];
     let migrations = FILES.map(|(version, description, sql)| {
         let sql = SqlStr::from_static(sql);
@@ -88,7 +89,7 @@ fn newest_schema() -> i64 {
 }
 
 fn newer_schema(path: &Path, found: i64) -> StoreError {
-    StoreError::NewerSchema { path: path.into(), found, known: newest_schema() }
+    StoreError::NewerSchema { place: path.display().to_string(), found, known: newest_schema() }
 }
 
 #[derive(PartialEq)]

@@ -2,7 +2,7 @@
 
 use bellglass_protocol::chain::{LinkHash, SealedEvent};
 use bellglass_protocol::event::EventBody;
-use bellglass_protocol::id::JobId;
+use bellglass_protocol::id::{JobId, WorkerId};
 use bellglass_protocol::view::{JobStatus, JobView};
 use futures::TryStreamExt as _;
 use sqlx::sqlite::SqliteRow;
@@ -10,6 +10,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqlitePool};
 
 use super::rows::{self, integer, job_id, moment, natural, status};
 use crate::line::read_line;
+use crate::reading::contains_pattern;
 use crate::title::SHORTENED;
 use crate::{
     JobFilter, JobOutline, JobPage, JobSummary, LogEnd, PAGE_BYTES, StoreError, is_recording,
@@ -114,6 +115,33 @@ pub(super) async fn events_after(
     lines.into_iter().map(|line| read_line(job, line)).collect()
 }
 
+/// Jobs that are not over and that this worker claimed last.
+pub(super) async fn held_by(
+    readers: &SqlitePool,
+    worker: &WorkerId,
+) -> Result<Vec<JobId>, StoreError> {
+    let jobs: Vec<String> = sqlx::query_scalar(
+        "SELECT id FROM jobs WHERE status IN ('running', 'paused') AND worker = $1",
+    )
+    .bind(worker.as_str())
+    .fetch_all(readers)
+    .await?;
+    jobs.iter().map(|job| job_id(job)).collect()
+}
+
+/// Who claimed a job last that is not over.
+pub(super) async fn holder(
+    readers: &SqlitePool,
+    job: JobId,
+) -> Result<Option<WorkerId>, StoreError> {
+    let worker: Option<Option<String>> =
+        sqlx::query_scalar("SELECT worker FROM jobs WHERE id = $1")
+            .bind(job.to_string())
+            .fetch_optional(readers)
+            .await?;
+    Ok(worker.flatten().map(WorkerId::new))
+}
+
 pub(super) async fn end_of_log(readers: &SqlitePool, job: JobId) -> Result<LogEnd, StoreError> {
     let (seq, hash): (i64, Vec<u8>) =
         sqlx::query_as("SELECT last_seq, last_hash FROM jobs WHERE id = $1")
@@ -165,10 +193,13 @@ pub(super) async fn lines_after(
 pub(super) async fn jobs(readers: &SqlitePool, filter: &JobFilter) -> Result<JobPage, StoreError> {
     let mut query = QueryBuilder::<Sqlite>::new(
         "SELECT id, name, title, status, priority, scheduled_at, started_at, finished_at, \
-         steps_done, steps_total FROM jobs WHERE TRUE",
+         steps_done, steps_total, owner FROM jobs WHERE TRUE",
     );
     if let Some(status) = filter.status {
         query.push(" AND status = ").push_bind(status.as_str());
+    }
+    if let Some(owner) = &filter.owner {
+        query.push(" AND owner = ").push_bind(owner.as_str());
     }
     if let Some(before) = filter.before {
         query.push(" AND id < ").push_bind(before.to_string());
@@ -198,20 +229,6 @@ fn push_search(query: &mut QueryBuilder<Sqlite>, text: &str) {
     query.push_bind(pattern).push(r" ESCAPE '\'))");
 }
 
-/// A pattern for LIKE that matches whatever contains the text, taken literally.
-fn contains_pattern(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len() + 2);
-    pattern.push('%');
-    for c in text.chars() {
-        if matches!(c, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('%');
-    pattern
-}
-
 fn read_summary(row: &SqliteRow) -> Result<JobSummary, StoreError> {
     Ok(JobSummary {
         id: job_id(row.try_get(0)?)?,
@@ -224,6 +241,7 @@ fn read_summary(row: &SqliteRow) -> Result<JobSummary, StoreError> {
         finished_at: row.try_get::<Option<i64>, _>(7)?.map(moment).transpose()?,
         steps_done: row.try_get(8)?,
         steps_total: row.try_get(9)?,
+        owner: row.try_get(10)?,
     })
 }
 
@@ -243,18 +261,4 @@ pub(super) async fn count_by_status(
         }
     }
     Ok(counts.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::contains_pattern;
-
-    #[test]
-    fn patterns_take_text_literally() {
-        for (text, pattern) in
-            [("abc", "%abc%"), ("50%", r"%50\%%"), ("a_b", r"%a\_b%"), (r"c:\", r"%c:\\%")]
-        {
-            assert_eq!(contains_pattern(text), pattern);
-        }
-    }
 }

@@ -11,15 +11,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use crate::StoreError;
+use crate::group::draft::Line;
 use crate::index::IndexRow;
-
-/// A line of a job's log on its way into the database.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub(super) job: JobId,
-    pub(super) seq: u64,
-    pub(super) text: String,
-}
 
 /// Writes rows of the index, whether they are new or not.
 pub(super) async fn write_jobs(
@@ -30,8 +23,8 @@ pub(super) async fn write_jobs(
         ManyRows::new(
             "INSERT INTO jobs (id, status, priority, name, title, scheduled_at, started_at, \
              finished_at, generation, cancel_requested, worker, lease_until, last_seq, last_at, \
-             last_hash, steps_done, steps_total, failed_steps, result_seq) VALUES ",
-            "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+             last_hash, steps_done, steps_total, failed_steps, result_seq, owner) VALUES ",
+            "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             " ON CONFLICT (id) DO UPDATE SET status = excluded.status, \
              started_at = excluded.started_at, finished_at = excluded.finished_at, \
              generation = excluded.generation, cancel_requested = excluded.cancel_requested, \
@@ -66,7 +59,8 @@ pub(super) async fn write_jobs(
                 .bind(row.steps_done)
                 .bind(row.steps_total)
                 .bind(list_text(&row.failed_steps))
-                .bind(row.result_seq.map(integer).transpose()?);
+                .bind(row.result_seq.map(integer).transpose()?)
+                .bind(row.owner.as_deref());
         }
         query.execute(&mut *connection).await?;
     }
@@ -97,7 +91,7 @@ macro_rules! select_jobs {
         concat!(
             "SELECT id, status, priority, name, title, scheduled_at, started_at, finished_at, \
              generation, cancel_requested, worker, lease_until, last_seq, last_at, last_hash, \
-             steps_done, steps_total, failed_steps, result_seq FROM jobs ",
+             steps_done, steps_total, failed_steps, result_seq, owner FROM jobs ",
             $rest
         )
     };
@@ -205,6 +199,7 @@ pub(super) fn read_row(row: &SqliteRow) -> Result<IndexRow, StoreError> {
         steps_total: row.try_get(16)?,
         failed_steps: serde_json::from_str(row.try_get(17)?).map_err(corrupt)?,
         result_seq: row.try_get::<Option<i64>, _>(18)?.map(natural).transpose()?,
+        owner: row.try_get(19)?,
     })
 }
 

@@ -1,7 +1,4 @@
 //! The one writer: takes everything that is queued, commits it with a single sync, then answers.
-//!
-//! Group commit is what makes durable writes fast: a hundred callers share one wait for the disk.
-//! While the disk works, the next group gathers by itself, so there is no delay to tune.
 
 use std::fs::File;
 
@@ -9,12 +6,9 @@ use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{broadcast, mpsc};
 
 use super::batch::{self, Failure};
-use super::operation::Operation;
+use crate::group::operation::Operation;
+use crate::group::{LARGEST_BATCH, gather, publish};
 use crate::{Change, StoreError};
-
-/// How many operations go into one transaction at the most. Bounds how long the first of them
-/// waits for the others.
-const LARGEST_BATCH: usize = 256;
 
 /// Serves until the store is dropped or closed. Holds the lock on the file until the very end.
 pub(super) async fn serve(
@@ -45,22 +39,6 @@ pub(super) async fn serve(
         // A caller that went away does not want to know.
         let _ = closed.send(());
     }
-}
-
-/// Waits for operations and takes all that are queued; `false` when there will be none any more.
-async fn gather(operations: &mut mpsc::Receiver<Operation>, batch: &mut Vec<Operation>) -> bool {
-    if operations.recv_many(batch, LARGEST_BATCH).await == 0 {
-        return false;
-    }
-    // Callers who were just answered often come right back. One turn for them makes the group
-    // nearly twice as large, and where nobody waits it costs nothing.
-    tokio::task::yield_now().await;
-    while batch.len() < LARGEST_BATCH
-        && let Ok(operation) = operations.try_recv()
-    {
-        batch.push(operation);
-    }
-    true
 }
 
 /// Commits a batch and publishes what it changed. Afterwards every operation has its answer.
@@ -99,12 +77,5 @@ async fn commit(
                 operation.fail(StoreError::Database(copy));
             }
         }
-    }
-}
-
-fn publish(changes: &broadcast::Sender<Change>, made: Vec<Change>) {
-    for change in made {
-        // Nobody listening is no error.
-        let _ = changes.send(change);
     }
 }

@@ -88,3 +88,24 @@ pub(crate) async fn released_leases_can_be_claimed_at_once(store: Arc<dyn Store>
     assert_eq!(again.generation, Generation(2));
     assert!(store.claim_next_job(&worker("a"), LEASE).await.unwrap().is_none());
 }
+
+pub(crate) async fn a_worker_knows_what_it_holds_and_others_where_it_is(store: Arc<dyn Store>) {
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    let (a, b) = (worker("a"), worker("b"));
+    store.announce_worker(&a, Some("10.0.0.1:1")).await.unwrap();
+    store.announce_worker(&b, Some("10.0.0.2:2")).await.unwrap();
+    assert_eq!(store.address_of_holder(job).await.unwrap(), None);
+    store.claim_next_job(&a, Duration::ZERO).await.unwrap().unwrap();
+    // Also when its lease has run out: it may come back.
+    assert_eq!(store.held_by(&a).await.unwrap(), [job]);
+    assert_eq!(store.address_of_holder(job).await.unwrap().as_deref(), Some("10.0.0.1:1"));
+
+    let taken = store.claim_next_job(&b, LEASE).await.unwrap().unwrap();
+    assert_eq!(store.held_by(&a).await.unwrap(), []);
+    assert_eq!(store.held_by(&b).await.unwrap(), [job]);
+    assert_eq!(store.address_of_holder(job).await.unwrap().as_deref(), Some("10.0.0.2:2"));
+    store.announce_worker(&b, None).await.unwrap();
+    assert_eq!(store.address_of_holder(job).await.unwrap(), None);
+    store.append(job, taken.generation, vec![finished(EndStatus::Completed)]).await.unwrap();
+    assert_eq!(store.held_by(&b).await.unwrap(), []);
+}

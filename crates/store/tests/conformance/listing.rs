@@ -84,6 +84,16 @@ pub(crate) async fn search_finds_text_beyond_the_title(store: Arc<dyn Store>) {
     assert_eq!(titles_with(&*store, "hay").await.len(), 2);
 }
 
+pub(crate) async fn text_with_a_character_of_number_0_is_kept(store: Arc<dyn Store>) {
+    let task = format!("{} zero \0 one", "x".repeat(200));
+    let named = JobSpec { name: Some("nu\0ll".into()), ..task_job(&task) };
+    let job = store.schedule(named.clone()).await.unwrap();
+    store.schedule(task_job(&format!("{} needle", "x".repeat(200)))).await.unwrap();
+    assert_eq!(store.job(job).await.unwrap().spec, named);
+    assert_eq!(titles_with(&*store, "needle").await.len(), 1);
+    titles_with(&*store, "\0").await;
+}
+
 pub(crate) async fn the_index_agrees_with_the_log(store: Arc<dyn Store>) {
     for priority in [0, 3, -2, 9, 1] {
         let named = JobSpec { name: Some(format!("n{priority}")), ..with_priority(priority) };

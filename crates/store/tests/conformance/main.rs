@@ -2,7 +2,10 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/postgres.rs"]
+mod test_database;
 
+mod access;
 mod cancelling;
 mod claiming;
 mod leases;
@@ -16,6 +19,7 @@ use std::sync::Arc;
 
 use bellglass_store::{SqliteStore, Store};
 use tempfile::TempDir;
+use test_database::TestDatabase;
 
 /// Makes a test of each behaviour for the database that `$fresh` opens empty.
 macro_rules! conformance {
@@ -35,6 +39,11 @@ macro_rules! conformance {
 macro_rules! for_every_behaviour {
     ($database:ident, $fresh:path) => {
         conformance! { $database, $fresh:
+            access::tokens_hold_until_they_run_out_or_are_revoked,
+            access::jobs_are_listed_by_whose_they_are,
+            access::what_a_user_has_used_is_counted,
+            access::a_share_key_is_kept_until_it_is_dropped,
+            access::projects_of_one_name_are_told_apart_by_whose_they_are,
             claiming::higher_priority_first_then_older,
             claiming::nothing_to_claim_is_no_error,
             claiming::no_job_is_claimed_twice,
@@ -45,6 +54,7 @@ macro_rules! for_every_behaviour {
             leases::renewing_reports_what_was_lost,
             leases::a_renewed_lease_holds,
             leases::released_leases_can_be_claimed_at_once,
+            leases::a_worker_knows_what_it_holds_and_others_where_it_is,
             cancelling::a_waiting_job_ends_at_once,
             cancelling::a_running_job_gets_one_event,
             cancelling::an_ended_job_stays_as_it_is,
@@ -69,6 +79,7 @@ macro_rules! for_every_behaviour {
             listing::by_status,
             listing::search_takes_text_literally,
             listing::search_finds_text_beyond_the_title,
+            listing::text_with_a_character_of_number_0_is_kept,
             listing::the_index_agrees_with_the_log,
             listing::every_status_is_counted,
         }
@@ -76,10 +87,18 @@ macro_rules! for_every_behaviour {
 }
 
 for_every_behaviour!(sqlite, crate::open_sqlite);
+for_every_behaviour!(postgres, crate::open_postgres);
 
 async fn open_sqlite() -> (Arc<dyn Store>, TempDir) {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::open(&dir.path().join("store.db")).await.unwrap();
     store.ping().await.unwrap();
     (Arc::new(store), dir)
+}
+
+async fn open_postgres() -> (Arc<dyn Store>, TestDatabase) {
+    let database = TestDatabase::create().await;
+    let store = database.open().await;
+    store.ping().await.unwrap();
+    (Arc::new(store), database)
 }

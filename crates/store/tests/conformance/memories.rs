@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use bellglass_store::{MemoryQuery, NewMemory, Store};
+use bellglass_store::{MemoryQuery, NewMemory, Store, Whose};
 
 fn new(project: &str, text: &str, vector: Option<[f32; 2]>) -> NewMemory {
     let (project, text) = (project.to_owned(), text.to_owned());
-    NewMemory { project, text, job: None, vector: vector.map(Vec::from) }
+    NewMemory { owner: None, project, text, job: None, vector: vector.map(Vec::from) }
 }
 
 fn query(project: &str, words: Option<&str>, vector: Option<[f32; 2]>) -> MemoryQuery {
     MemoryQuery {
+        whose: Whose::Of(None),
         project: Some(project.into()),
         words: words.map(Into::into),
         vector: vector.map(Vec::from),

@@ -82,6 +82,7 @@ async fn job_with(hostile: Guest, limits: serde_json::Value) -> JobView {
         lease: Duration::from_secs(60),
         spools: folder.path().join("spools"),
         orphaned_after: Duration::from_secs(60),
+        grace: Duration::ZERO,
         sweep_every: Duration::from_secs(60),
         mcp: Default::default(),
         models: Arc::new(Catalogue::new(CatalogueSettings::default()).unwrap()),
@@ -161,7 +162,7 @@ async fn a_job_whose_guest_lies_about_its_result() {
                 result.text = Some("x".repeat(900_000));
                 result.exit_code = Some(i32::MIN);
                 result.signal = Some(i32::MAX);
-                result.duration_ms = u64::MAX;
+                result.duration_us = u64::MAX;
                 result.output_bytes = u64::MAX;
                 let _ = say(&mut exchange, &Reply::Done { result }).await;
             }

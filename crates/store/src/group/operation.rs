@@ -1,4 +1,4 @@
-//! What callers ask of the writer, each with the way back to its caller.
+//! What callers ask of a store's writer, each with the way back to its caller.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
-use super::memories::MemoryChange;
+use crate::access::AccessChange;
 use crate::index::IndexRow;
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryChange};
 use crate::{Steering, StoreError};
 
 /// One thing for the writer to do.
 #[derive(Debug)]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     Schedule(Pending<Box<NewJob>, ()>),
     Append(Pending<Append, Vec<SealedEvent>>),
     Cancel(Pending<Cancel, JobStatus>),
@@ -26,7 +26,8 @@ pub(super) enum Operation {
     Release(Pending<WorkerId, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
     Memory(Pending<MemoryChange, Option<Memory>>),
-    /// Ends the writer. Answered when the file is free.
+    Access(Pending<AccessChange, bool>),
+    /// Ends the writer. Answered when it has let go of the database.
     Close(oneshot::Sender<()>),
 }
 
@@ -35,61 +36,61 @@ pub(super) enum Operation {
 /// The answer waits here until the transaction is committed: nobody hears of what might still be
 /// rolled back.
 #[derive(Debug)]
-pub(super) struct Pending<Q, A> {
-    pub(super) request: Q,
-    pub(super) answer: Option<Result<A, StoreError>>,
+pub(crate) struct Pending<Q, A> {
+    pub(crate) request: Q,
+    pub(crate) answer: Option<Result<A, StoreError>>,
     reply: oneshot::Sender<Result<A, StoreError>>,
 }
 
 /// A job that is ready to be written: its row and its first line.
 #[derive(Debug)]
-pub(super) struct NewJob {
-    pub(super) row: IndexRow,
-    pub(super) line: String,
+pub(crate) struct NewJob {
+    pub(crate) row: IndexRow,
+    pub(crate) line: String,
 }
 
 #[derive(Debug)]
-pub(super) struct Append {
-    pub(super) job: JobId,
-    pub(super) generation: Generation,
-    pub(super) bodies: Vec<EventBody>,
+pub(crate) struct Append {
+    pub(crate) job: JobId,
+    pub(crate) generation: Generation,
+    pub(crate) bodies: Vec<EventBody>,
 }
 
 #[derive(Debug)]
-pub(super) struct Cancel {
-    pub(super) job: JobId,
-    pub(super) by: String,
+pub(crate) struct Cancel {
+    pub(crate) job: JobId,
+    pub(crate) by: String,
 }
 
 #[derive(Debug)]
-pub(super) struct Steer {
-    pub(super) job: JobId,
-    pub(super) wish: Steering,
-    pub(super) by: String,
+pub(crate) struct Steer {
+    pub(crate) job: JobId,
+    pub(crate) wish: Steering,
+    pub(crate) by: String,
 }
 
 #[derive(Debug)]
-pub(super) struct ChangeNetwork {
-    pub(super) job: JobId,
-    pub(super) network: NetworkPolicy,
-    pub(super) by: String,
+pub(crate) struct ChangeNetwork {
+    pub(crate) job: JobId,
+    pub(crate) network: NetworkPolicy,
+    pub(crate) by: String,
 }
 
 #[derive(Debug)]
-pub(super) struct Renew {
-    pub(super) worker: WorkerId,
-    pub(super) held: Vec<(JobId, Generation)>,
-    pub(super) lease: Duration,
+pub(crate) struct Renew {
+    pub(crate) worker: WorkerId,
+    pub(crate) held: Vec<(JobId, Generation)>,
+    pub(crate) lease: Duration,
 }
 
 #[derive(Debug)]
-pub(super) struct Claim {
-    pub(super) worker: WorkerId,
-    pub(super) lease: Duration,
+pub(crate) struct Claim {
+    pub(crate) worker: WorkerId,
+    pub(crate) lease: Duration,
 }
 
 impl<Q, A> Pending<Q, A> {
-    pub(super) fn new(request: Q) -> (Self, oneshot::Receiver<Result<A, StoreError>>) {
+    pub(crate) fn new(request: Q) -> (Self, oneshot::Receiver<Result<A, StoreError>>) {
         let (reply, answer) = oneshot::channel();
         (Self { request, answer: None, reply }, answer)
     }
@@ -109,7 +110,7 @@ impl<Q, A> Pending<Q, A> {
 
 impl Operation {
     /// Tells the caller what the transaction decided.
-    pub(super) fn deliver(self) {
+    pub(crate) fn deliver(self) {
         match self {
             Self::Schedule(pending) => pending.deliver(),
             Self::Append(pending) => pending.deliver(),
@@ -120,12 +121,30 @@ impl Operation {
             Self::Release(pending) => pending.deliver(),
             Self::Claim(pending) => pending.deliver(),
             Self::Memory(pending) => pending.deliver(),
+            Self::Access(pending) => pending.deliver(),
             Self::Close(_) => {}
         }
     }
 
+    /// Whether nobody waits for the answer any more. The end of the store is always waited for.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Schedule(pending) => pending.is_abandoned(),
+            Self::Append(pending) => pending.is_abandoned(),
+            Self::Cancel(pending) => pending.is_abandoned(),
+            Self::Steer(pending) => pending.is_abandoned(),
+            Self::ChangeNetwork(pending) => pending.is_abandoned(),
+            Self::Renew(pending) => pending.is_abandoned(),
+            Self::Release(pending) => pending.is_abandoned(),
+            Self::Claim(pending) => pending.is_abandoned(),
+            Self::Memory(pending) => pending.is_abandoned(),
+            Self::Access(pending) => pending.is_abandoned(),
+            Self::Close(_) => false,
+        }
+    }
+
     /// Replaces whatever was decided: the transaction did not happen.
-    pub(super) fn fail(&mut self, error: StoreError) {
+    pub(crate) fn fail(&mut self, error: StoreError) {
         match self {
             Self::Schedule(pending) => pending.answer = Some(Err(error)),
             Self::Append(pending) => pending.answer = Some(Err(error)),
@@ -136,6 +155,7 @@ impl Operation {
             Self::Release(pending) => pending.answer = Some(Err(error)),
             Self::Claim(pending) => pending.answer = Some(Err(error)),
             Self::Memory(pending) => pending.answer = Some(Err(error)),
+            Self::Access(pending) => pending.answer = Some(Err(error)),
             Self::Close(_) => {}
         }
     }

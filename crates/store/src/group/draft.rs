@@ -1,19 +1,27 @@
-//! What a transaction is going to write, as the rules decide it operation by operation.
+//! What a transaction is going to write, as the rules decide it operation by operation. Knows no
+//! database: each writes it in its own way.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use bellglass_protocol::chain::SealedEvent;
-use bellglass_protocol::id::JobId;
+use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use jiff::Timestamp;
-use sqlx::SqliteConnection;
 
-use super::operation::Operation;
-use super::rows::{self, Line};
+use super::operation::{Claim, Operation, Pending};
 use crate::index::IndexRow;
 use crate::{Change, StoreError, rules};
 
+/// A line of a job's log on its way into the database.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) job: JobId,
+    pub(crate) seq: u64,
+    pub(crate) text: String,
+}
+
 /// The jobs concerned as they are going to stand, and the lines to add.
-pub(super) struct Draft {
+pub(crate) struct Draft {
     rows: HashMap<JobId, IndexRow>,
     /// Rows that differ from the database. In order, so that neighbours lie on one page.
     unwritten: BTreeSet<JobId>,
@@ -23,7 +31,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    pub(super) fn of(rows: Vec<IndexRow>) -> Self {
+    pub(crate) fn of(rows: Vec<IndexRow>) -> Self {
         Self {
             rows: rows.into_iter().map(|row| (row.id, row)).collect(),
             unwritten: BTreeSet::new(),
@@ -34,7 +42,7 @@ impl Draft {
 
     /// Decides one operation and leaves the answer in it. Those that look at all jobs, claiming
     /// and releasing, are not decided here.
-    pub(super) fn decide(&mut self, operation: &mut Operation, now: Timestamp) {
+    pub(crate) fn decide(&mut self, operation: &mut Operation, now: Timestamp) {
         match operation {
             Operation::Schedule(pending) => {
                 let new = &pending.request;
@@ -105,30 +113,51 @@ impl Draft {
             Operation::Release(_)
             | Operation::Claim(_)
             | Operation::Memory(_)
+            | Operation::Access(_)
             | Operation::Close(_) => {}
         }
     }
 
-    /// Takes in a job that was changed outside of [`decide`](Self::decide), with its new event.
-    pub(super) fn put(&mut self, row: IndexRow, event: &SealedEvent) {
-        self.rows.insert(row.id, row);
-        self.add_lines(std::slice::from_ref(event));
+    /// Ends all leases of a worker, as far as the rows of its jobs are here.
+    pub(crate) fn release(&mut self, worker: &WorkerId) {
+        for row in self.rows.values_mut() {
+            if !row.status.is_terminal() && row.worker.as_ref() == Some(worker) {
+                row.lease_until = Some(Timestamp::UNIX_EPOCH);
+                self.unwritten.insert(row.id);
+            }
+        }
     }
 
-    /// Writes what is not written yet.
-    pub(super) async fn write(
+    /// Hands the best jobs to those who ask, in the order in which they asked.
+    pub(crate) fn claim(
         &mut self,
-        connection: &mut SqliteConnection,
-    ) -> Result<(), StoreError> {
-        let changed: Vec<_> = self.unwritten.iter().filter_map(|job| self.rows.get(job)).collect();
-        rows::write_jobs(connection, &changed).await?;
-        rows::write_lines(connection, std::mem::take(&mut self.lines)).await?;
-        self.unwritten.clear();
-        Ok(())
+        operations: &mut [Operation],
+        best: Vec<IndexRow>,
+        now: Timestamp,
+    ) {
+        let mut best = best.into_iter();
+        for pending in claims(operations) {
+            let claimed = best.next().map(|mut row| {
+                let request = &pending.request;
+                let event = rules::claim(&mut row, &request.worker, request.lease, now);
+                let taken = (row.id, row.generation);
+                self.rows.insert(row.id, row);
+                self.add_lines(std::slice::from_ref(&event));
+                taken
+            });
+            pending.answer = Some(Ok(claimed));
+        }
+    }
+
+    /// Rows and lines that are not in the database yet. Whoever asks writes them.
+    pub(crate) fn take_unwritten(&mut self) -> (Vec<&IndexRow>, Vec<Line>) {
+        let unwritten = std::mem::take(&mut self.unwritten);
+        let rows = unwritten.iter().filter_map(|job| self.rows.get(job)).collect();
+        (rows, std::mem::take(&mut self.lines))
     }
 
     /// What listeners are to be told once it is committed.
-    pub(super) fn changes(&self) -> Vec<Change> {
+    pub(crate) fn changes(&self) -> Vec<Change> {
         self.told.iter().filter_map(|job| self.rows.get(job)).map(IndexRow::change).collect()
     }
 
@@ -147,4 +176,47 @@ impl Draft {
             self.lines.push(Line { job: event.job, seq: event.seq, text: line.clone() });
         }
     }
+}
+
+/// Those who ask for a job and still wait for it: nobody would work on one whose claimer has gone.
+fn claims(
+    operations: &mut [Operation],
+) -> impl Iterator<Item = &mut Pending<Claim, Option<(JobId, Generation)>>> {
+    operations.iter_mut().filter_map(|operation| match operation {
+        Operation::Claim(pending) if !pending.is_abandoned() => Some(pending),
+        _ => None,
+    })
+}
+
+/// How many ask for a job.
+pub(crate) fn count_claims(operations: &mut [Operation]) -> usize {
+    claims(operations).count()
+}
+
+/// The longest lease that somebody asks for with a job.
+pub(crate) fn longest_claimed_lease(operations: &mut [Operation]) -> Option<Duration> {
+    claims(operations).map(|pending| pending.request.lease).max()
+}
+
+/// The jobs that the operations are about, as far as they say.
+pub(crate) fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
+    let mut jobs = Vec::new();
+    for operation in operations {
+        match operation {
+            Operation::Append(pending) => jobs.push(pending.request.job),
+            Operation::Cancel(pending) => jobs.push(pending.request.job),
+            Operation::Steer(pending) => jobs.push(pending.request.job),
+            Operation::ChangeNetwork(pending) => jobs.push(pending.request.job),
+            Operation::Renew(pending) => {
+                jobs.extend(pending.request.held.iter().map(|(job, _)| *job));
+            }
+            Operation::Schedule(_)
+            | Operation::Release(_)
+            | Operation::Claim(_)
+            | Operation::Memory(_)
+            | Operation::Access(_)
+            | Operation::Close(_) => {}
+        }
+    }
+    jobs
 }

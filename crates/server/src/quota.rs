@@ -1,0 +1,248 @@
+//! How much of the server one user may use: requests in a second, jobs at once, jobs and time in a day.
+//!
+//! Whoever looks after the server is not counted. A day is one of UTC, so that everybody knows when the
+//! next one begins. Jobs are counted in the store; requests only here, since a second is soon over.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bellglass_protocol::quantity::Seconds;
+use bellglass_store::Store;
+use bellglass_store::access::{Role, Usage};
+use jiff::Timestamp;
+use serde::Deserialize;
+use tokio::sync::OwnedMutexGuard;
+
+use crate::caller::Caller;
+use crate::problem::ApiError;
+
+/// What each user may use. 0 is no limit.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quotas {
+    /// Jobs that are not at their end.
+    pub jobs_at_once: u64,
+    /// Jobs that are scheduled in one day.
+    pub jobs_per_day: u64,
+    /// The time for which a user's jobs run in one day, all of them together.
+    pub running_time_per_day: Seconds,
+    pub requests_per_second: u32,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self {
+            jobs_at_once: 16,
+            jobs_per_day: 1000,
+            running_time_per_day: Seconds::whole(48 * 3600),
+            requests_per_second: 100,
+        }
+    }
+}
+
+/// Which limit was met.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Quota {
+    JobsAtOnce(u64),
+    JobsPerDay(u64),
+    RunningTime(Seconds),
+}
+
+impl std::fmt::Display for Quota {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::JobsAtOnce(most) => write!(
+                f,
+                "you have {most} jobs that are not at their end, as many as one user may have"
+            ),
+            Self::JobsPerDay(most) => {
+                write!(f, "you have scheduled {most} jobs today, as many as one user may in a day")
+            }
+            Self::RunningTime(most) => {
+                let hours = most.get() / 3600.0;
+                write!(f, "your jobs have run for {hours:.1} h today, as long as one user's may")
+            }
+        }
+    }
+}
+
+/// Counts, and says when it is too much.
+#[derive(Default)]
+pub(crate) struct Meter {
+    quotas: Quotas,
+    buckets: Mutex<HashMap<String, Bucket>>,
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// So many requests may come at once: twice those of a second.
+const BURST: f64 = 2.0;
+
+/// Users about whom nothing need be remembered are forgotten when there are more than this.
+const MANY: usize = 1024;
+
+impl Meter {
+    pub(crate) fn new(quotas: Quotas) -> Self {
+        Self { quotas, ..Self::default() }
+    }
+
+    /// Counts a request.
+    pub(crate) fn request(&self, caller: &Caller) -> Result<(), ApiError> {
+        let rate = f64::from(self.quotas.requests_per_second);
+        let name = match caller {
+            Caller::Holder { token, .. } if token.role != Role::Admin => token.user.clone(),
+            // No user's name has a space in it.
+            Caller::Guest { link, .. } => format!("guest of {}", link.job),
+            Caller::Holder { .. } | Caller::Operator | Caller::Nobody => return Ok(()),
+        };
+        if rate <= 0.0 {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let mut buckets = open(&self.buckets);
+        if buckets.len() > MANY {
+            buckets.retain(|_, bucket| !bucket.is_full(rate, now));
+        }
+        let full = Bucket { left: BURST * rate, at: now };
+        let bucket = buckets.entry(name).or_insert(full);
+        if bucket.take(rate, now) { Ok(()) } else { Err(ApiError::TooManyRequests) }
+    }
+
+    /// Lets a user schedule one job, if they may, and keeps their other requests from counting the same
+    /// room a second time until the job is counted: hold what this returns until then.
+    pub(crate) async fn job(
+        &self,
+        store: &dyn Store,
+        caller: &Caller,
+    ) -> Result<Option<OwnedMutexGuard<()>>, ApiError> {
+        let user = match caller {
+            Caller::Holder { token, .. } if token.role != Role::Admin => &token.user,
+            _ => return Ok(None),
+        };
+        let turn = {
+            let mut turns = open(&self.turns);
+            if turns.len() > MANY {
+                turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            }
+            turns.entry(user.clone()).or_default().clone()
+        };
+        let turn = turn.lock_owned().await;
+        let now = Timestamp::now();
+        let usage = store.usage(user, midnight(now), now).await?;
+        match self.quotas.met_by(&usage) {
+            None => Ok(Some(turn)),
+            Some(quota) => {
+                let retry_after = match quota {
+                    Quota::JobsAtOnce(_) => 30,
+                    Quota::JobsPerDay(_) | Quota::RunningTime(_) => until_midnight(now),
+                };
+                Err(ApiError::QuotaExceeded { quota, retry_after })
+            }
+        }
+    }
+}
+
+impl Quotas {
+    fn met_by(&self, usage: &Usage) -> Option<Quota> {
+        let met = |most: u64, used: u64| most > 0 && used >= most;
+        let time = self.running_time_per_day;
+        if met(self.jobs_at_once, usage.unfinished) {
+            Some(Quota::JobsAtOnce(self.jobs_at_once))
+        } else if met(self.jobs_per_day, usage.scheduled) {
+            Some(Quota::JobsPerDay(self.jobs_per_day))
+        } else if u128::from(usage.running_ms) >= time.duration().as_millis() {
+            Some(Quota::RunningTime(time))
+        } else {
+            None
+        }
+    }
+}
+
+const DAY: i64 = 86_400;
+
+fn midnight(now: Timestamp) -> Timestamp {
+    let seconds = now.as_second();
+    Timestamp::from_second(seconds - seconds.rem_euclid(DAY)).unwrap_or(now)
+}
+
+fn until_midnight(now: Timestamp) -> u64 {
+    (DAY - now.as_second().rem_euclid(DAY)).unsigned_abs()
+}
+
+/// Fills up with time, and each request takes one out of it.
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn take(&mut self, rate: f64, now: Instant) -> bool {
+        self.left = self.filled(rate, now);
+        self.at = now;
+        let may = self.left >= 1.0;
+        if may {
+            self.left -= 1.0;
+        }
+        may
+    }
+
+    fn is_full(&self, rate: f64, now: Instant) -> bool {
+        self.filled(rate, now) >= BURST * rate
+    }
+
+    fn filled(&self, rate: f64, now: Instant) -> f64 {
+        let more = now.saturating_duration_since(self.at).as_secs_f64() * rate;
+        (self.left + more).min(BURST * rate)
+    }
+}
+
+/// Nothing that panics happens while these are held.
+fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_lets_a_burst_through_and_then_the_rate() {
+        let start = Instant::now();
+        let mut bucket = Bucket { left: 20.0, at: start };
+        assert!((0..20).all(|_| bucket.take(10.0, start)));
+        assert!(!bucket.take(10.0, start));
+        let later = start + Duration::from_millis(250);
+        assert!(bucket.take(10.0, later) && bucket.take(10.0, later));
+        assert!(!bucket.take(10.0, later));
+        assert!(bucket.is_full(10.0, later + Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn each_limit_is_met_by_what_it_counts() {
+        let quotas = Quotas {
+            jobs_at_once: 2,
+            jobs_per_day: 5,
+            running_time_per_day: Seconds::whole(60),
+            requests_per_second: 0,
+        };
+        let usage = |unfinished, scheduled, running_ms| Usage { unfinished, scheduled, running_ms };
+        assert_eq!(quotas.met_by(&usage(1, 4, 59_999)), None);
+        assert_eq!(quotas.met_by(&usage(2, 4, 0)), Some(Quota::JobsAtOnce(2)));
+        assert_eq!(quotas.met_by(&usage(1, 5, 0)), Some(Quota::JobsPerDay(5)));
+        let time = Seconds::whole(60);
+        assert_eq!(quotas.met_by(&usage(0, 0, 60_000)), Some(Quota::RunningTime(time)));
+        let none = Quotas { jobs_at_once: 0, jobs_per_day: 0, ..quotas };
+        assert_eq!(none.met_by(&usage(1000, 1000, 0)), None);
+    }
+
+    #[test]
+    fn a_day_ends_at_midnight() {
+        let now: Timestamp = "2026-03-01T22:59:50Z".parse().unwrap();
+        assert_eq!(midnight(now), "2026-03-01T00:00:00Z".parse().unwrap());
+        assert_eq!(until_midnight(now), 3610);
+        let first: Timestamp = "2026-03-01T00:00:00Z".parse().unwrap();
+        assert_eq!((midnight(first), until_midnight(first)), (first, 86_400));
+    }
+}

@@ -1,0 +1,191 @@
+//! People in PostgreSQL: tokens, owners, what was used, keys of share links.
+
+use async_trait::async_trait;
+use bellglass_protocol::id::JobId;
+use jiff::Timestamp;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, PgPool, Row as _};
+
+use super::rows::{moment, natural, text};
+use super::{PostgresStore, memories, patiently};
+use crate::access::{Access, AccessChange, Role, ShareKey, Token, TokenHash, Usage};
+use crate::group::operation::Operation;
+use crate::{Memory, StoreError};
+
+pub(super) async fn change(
+    connection: &mut PgConnection,
+    change: &AccessChange,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let query = match change {
+        AccessChange::AddToken(token, hash) => {
+            // Sessions that have run out are of no use to anybody; a token is still listed.
+            sqlx::query("DELETE FROM tokens WHERE parent IS NOT NULL AND expires_at <= $1")
+                .bind(now.as_microsecond())
+                .execute(&mut *connection)
+                .await?;
+            // A session of a token that was revoked in this moment must not outlive it.
+            sqlx::query(
+                "INSERT INTO tokens (id, parent, hash, holder, role, name, created_at, expires_at)
+                 SELECT $1, $2, $3, $4, $5, $6, $7, $8
+                 WHERE $2::text IS NULL OR EXISTS (SELECT 1 FROM tokens WHERE id = $2 FOR SHARE)",
+            )
+            .bind(text(&token.id))
+            .bind(token.parent.as_deref().map(text))
+            .bind(hash.0.as_slice())
+            .bind(text(&token.user))
+            .bind(token.role.as_str())
+            .bind(text(&token.name))
+            .bind(token.created_at.as_microsecond())
+            .bind(token.expires_at.map(Timestamp::as_microsecond))
+        }
+        AccessChange::RevokeToken { id } => {
+            sqlx::query("DELETE FROM tokens WHERE id = $1 OR parent = $1").bind(text(id))
+        }
+        AccessChange::KeepShareKey(job, key) => sqlx::query(
+            "INSERT INTO share_keys (job_id, key) SELECT id, $2::bytea FROM jobs WHERE id = $1
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(job.uuid())
+        .bind(key.0.as_slice()),
+        AccessChange::DropShareKey(job) => {
+            sqlx::query("DELETE FROM share_keys WHERE job_id = $1").bind(job.uuid())
+        }
+    };
+    Ok(query.execute(connection).await?.rows_affected() > 0)
+}
+
+#[async_trait]
+impl Access for PostgresStore {
+    async fn add_token(&self, token: Token, hash: TokenHash) -> Result<(), StoreError> {
+        self.ask(Operation::Access, AccessChange::AddToken(token, hash)).await.map(drop)
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>, StoreError> {
+        let read = async || -> Result<Vec<Token>, StoreError> {
+            let rows = sqlx::query(
+                "SELECT id, parent, holder, role, name, created_at, expires_at FROM tokens \
+                 WHERE parent IS NULL ORDER BY created_at, id",
+            )
+            .fetch_all(&self.readers.short)
+            .await?;
+            rows.iter().map(token).collect()
+        };
+        patiently(read).await
+    }
+
+    async fn revoke_token(&self, id: &str) -> Result<bool, StoreError> {
+        self.ask(Operation::Access, AccessChange::RevokeToken { id: id.to_owned() }).await
+    }
+
+    async fn find_token(
+        &self,
+        hash: &TokenHash,
+        now: Timestamp,
+    ) -> Result<Option<Token>, StoreError> {
+        patiently(|| find_token(&self.readers.short, hash, now)).await
+    }
+
+    async fn owner(&self, job: JobId) -> Result<Option<String>, StoreError> {
+        patiently(|| owner(&self.readers.short, job)).await
+    }
+
+    async fn usage(
+        &self,
+        owner: &str,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> Result<Usage, StoreError> {
+        patiently(|| usage(&self.readers.short, owner, since, now)).await
+    }
+
+    async fn share_key(&self, job: JobId) -> Result<Option<ShareKey>, StoreError> {
+        patiently(|| share_key(&self.readers.short, job)).await
+    }
+
+    async fn keep_share_key(&self, job: JobId, key: ShareKey) -> Result<ShareKey, StoreError> {
+        self.ask(Operation::Access, AccessChange::KeepShareKey(job, key)).await?;
+        self.share_key(job).await?.ok_or(StoreError::NotFound(job))
+    }
+
+    async fn drop_share_key(&self, job: JobId) -> Result<(), StoreError> {
+        self.ask(Operation::Access, AccessChange::DropShareKey(job)).await.map(drop)
+    }
+
+    async fn memory(&self, id: i64) -> Result<Option<Memory>, StoreError> {
+        patiently(|| memories::one(&self.readers.short, id)).await
+    }
+}
+
+async fn find_token(
+    readers: &PgPool,
+    hash: &TokenHash,
+    now: Timestamp,
+) -> Result<Option<Token>, StoreError> {
+    let row = sqlx::query(
+        "SELECT id, parent, holder, role, name, created_at, expires_at FROM tokens \
+         WHERE hash = $1 AND (expires_at IS NULL OR expires_at > $2)",
+    )
+    .bind(hash.0.as_slice())
+    .bind(now.as_microsecond())
+    .fetch_optional(readers)
+    .await?;
+    row.as_ref().map(token).transpose()
+}
+
+async fn owner(readers: &PgPool, job: JobId) -> Result<Option<String>, StoreError> {
+    let owner: Option<Option<String>> = sqlx::query_scalar("SELECT owner FROM jobs WHERE id = $1")
+        .bind(job.uuid())
+        .fetch_optional(readers)
+        .await?;
+    owner.ok_or(StoreError::NotFound(job))
+}
+
+async fn usage(
+    readers: &PgPool,
+    owner: &str,
+    since: Timestamp,
+    now: Timestamp,
+) -> Result<Usage, StoreError> {
+    // A job that was scheduled since then has not ended, or ended since then too.
+    let row = sqlx::query(
+        "SELECT COUNT(*) FILTER (WHERE finished_at IS NULL), \
+                COUNT(*) FILTER (WHERE scheduled_at >= $2), \
+                COALESCE(SUM(GREATEST(0, COALESCE(finished_at, $3) - GREATEST(started_at, $2))) \
+                    FILTER (WHERE started_at IS NOT NULL), 0)::bigint \
+         FROM jobs WHERE owner = $1 AND (finished_at IS NULL OR finished_at >= $2)",
+    )
+    .bind(text(owner))
+    .bind(since.as_microsecond())
+    .bind(now.as_microsecond())
+    .fetch_one(readers)
+    .await?;
+    Ok(Usage {
+        unfinished: natural(row.try_get(0)?)?,
+        scheduled: natural(row.try_get(1)?)?,
+        running_ms: natural(row.try_get(2)?)? / 1000,
+    })
+}
+
+async fn share_key(readers: &PgPool, job: JobId) -> Result<Option<ShareKey>, StoreError> {
+    let key: Option<Vec<u8>> = sqlx::query_scalar("SELECT key FROM share_keys WHERE job_id = $1")
+        .bind(job.uuid())
+        .fetch_optional(readers)
+        .await?;
+    let wrong = |_| StoreError::Corrupt(format!("the share key of job {job} is no key"));
+    key.map(|key| key.try_into().map(ShareKey).map_err(wrong)).transpose()
+}
+
+fn token(row: &PgRow) -> Result<Token, StoreError> {
+    let role: &str = row.try_get(3)?;
+    Ok(Token {
+        id: row.try_get(0)?,
+        parent: row.try_get(1)?,
+        user: row.try_get(2)?,
+        role: Role::parse(role)
+            .ok_or_else(|| StoreError::Corrupt(format!("`{role}` is not a role")))?,
+        name: row.try_get(4)?,
+        created_at: moment(row.try_get(5)?)?,
+        expires_at: row.try_get::<Option<i64>, _>(6)?.map(moment).transpose()?,
+    })
+}

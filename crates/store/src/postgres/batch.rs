@@ -1,0 +1,125 @@
+//! One transaction for a group of operations.
+//!
+//! The rows of all jobs concerned are locked and read at once, always in the same order, so that two
+//! processes never wait for each other in a circle. The rules decide in memory.
+
+use bellglass_protocol::id::WorkerId;
+use jiff::Timestamp;
+use sqlx::{PgConnection, Row as _};
+
+use super::link::DatabaseClock;
+use super::{access, memories, news, rows};
+use crate::group::draft::{Draft, count_claims, jobs_named_by};
+use crate::group::operation::Operation;
+use crate::{Change, StoreError};
+
+/// How far a transaction got.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Set when there is nothing left to do but to commit.
+    pub(super) ready: Option<Ready>,
+}
+
+/// A transaction before its commit.
+#[derive(Debug)]
+pub(super) struct Ready {
+    /// Its number, by which the database knows afterwards what became of it.
+    pub(super) transaction: String,
+    /// What it changes.
+    pub(super) changes: Vec<Change>,
+}
+
+/// What a group needs to know beside its operations.
+pub(super) struct Surroundings<'a> {
+    pub(super) clock: &'a DatabaseClock,
+    /// Under which name this store tells others of changes.
+    pub(super) teller: &'a str,
+    /// Whether leases that have run out are left to their holders for now.
+    pub(super) forbearing: bool,
+}
+
+/// Runs the operations, leaves its answer in each, and commits.
+pub(super) async fn run(
+    connection: &mut PgConnection,
+    operations: &mut [Operation],
+    surroundings: &Surroundings<'_>,
+    progress: &mut Progress,
+) -> Result<(), StoreError> {
+    let begun =
+        sqlx::raw_sql("BEGIN; SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;")
+            .fetch_one(&mut *connection)
+            .await?;
+    let now = surroundings.clock.set(begun.try_get(0)?);
+
+    let changes = decide_and_write(connection, operations, surroundings.forbearing, now).await?;
+    let told = news::written(surroundings.teller, &changes);
+    let transaction: String = sqlx::query_scalar(
+        "SELECT pg_current_xact_id()::text FROM \
+         (SELECT count(pg_notify($1, text)) FROM unnest($2::text[]) AS text) AS told",
+    )
+    .bind(news::CHANNEL)
+    .bind(told)
+    .fetch_one(&mut *connection)
+    .await?;
+    progress.ready = Some(Ready { transaction, changes });
+    sqlx::raw_sql("COMMIT").execute(&mut *connection).await?;
+    Ok(())
+}
+
+async fn decide_and_write(
+    connection: &mut PgConnection,
+    operations: &mut [Operation],
+    forbearing: bool,
+    now: Timestamp,
+) -> Result<Vec<Change>, StoreError> {
+    let released = released_by(operations);
+    let mut draft = Draft::of(rows::lock(connection, &jobs_named_by(operations), &released).await?);
+    for operation in operations.iter_mut() {
+        draft.decide(operation, now);
+    }
+    for operation in operations.iter_mut() {
+        match operation {
+            Operation::Release(pending) => {
+                draft.release(&pending.request);
+                pending.answer = Some(Ok(()));
+            }
+            Operation::Memory(pending) => {
+                let changed = memories::change(connection, &pending.request, now).await?;
+                pending.answer = Some(Ok(changed));
+            }
+            Operation::Access(pending) => {
+                let changed = access::change(connection, &pending.request, now).await?;
+                pending.answer = Some(Ok(changed));
+            }
+            _ => {}
+        }
+    }
+    write(connection, &mut draft).await?;
+
+    // Jobs are claimed last: a claim looks at all jobs, as they now stand.
+    let claims = count_claims(operations);
+    if claims > 0 {
+        // A lease that was given back has run out long ago, and nobody renews it.
+        let run_out = if forbearing { Timestamp::UNIX_EPOCH } else { now };
+        let best = rows::claimable(connection, run_out, claims).await?;
+        draft.claim(operations, best, now);
+        write(connection, &mut draft).await?;
+    }
+    Ok(draft.changes())
+}
+
+async fn write(connection: &mut PgConnection, draft: &mut Draft) -> Result<(), StoreError> {
+    let (rows, lines) = draft.take_unwritten();
+    rows::write_jobs(connection, &rows).await?;
+    rows::write_lines(connection, lines).await
+}
+
+fn released_by(operations: &[Operation]) -> Vec<WorkerId> {
+    operations
+        .iter()
+        .filter_map(|operation| match operation {
+            Operation::Release(pending) => Some(pending.request.clone()),
+            _ => None,
+        })
+        .collect()
+}

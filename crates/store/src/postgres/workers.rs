@@ -1,0 +1,50 @@
+//! Which workers there are, where they can be asked, and what they hold.
+
+use bellglass_protocol::id::{JobId, WorkerId};
+use jiff::Timestamp;
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::rows::text;
+use crate::StoreError;
+
+pub(super) async fn held_by(readers: &PgPool, worker: &WorkerId) -> Result<Vec<JobId>, StoreError> {
+    let jobs: Vec<Uuid> = sqlx::query_scalar(
+        "SELECT id FROM jobs WHERE status IN ('running', 'paused') AND worker = $1",
+    )
+    .bind(text(worker.as_str()))
+    .fetch_all(readers)
+    .await?;
+    Ok(jobs.into_iter().map(JobId::from).collect())
+}
+
+pub(super) async fn announce(
+    asides: &PgPool,
+    worker: &WorkerId,
+    address: Option<&str>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO workers (name, address, seen_at) VALUES ($1, $2, $3) \
+         ON CONFLICT (name) DO UPDATE SET address = excluded.address, seen_at = excluded.seen_at",
+    )
+    .bind(text(worker.as_str()))
+    .bind(address.map(text))
+    .bind(now.as_microsecond())
+    .execute(asides)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn address_of_holder(
+    readers: &PgPool,
+    job: JobId,
+) -> Result<Option<String>, StoreError> {
+    let address: Option<Option<String>> = sqlx::query_scalar(
+        "SELECT address FROM jobs JOIN workers ON workers.name = jobs.worker WHERE jobs.id = $1",
+    )
+    .bind(job.uuid())
+    .fetch_optional(readers)
+    .await?;
+    Ok(address.flatten())
+}

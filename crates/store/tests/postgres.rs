@@ -1,0 +1,215 @@
+//! What only a database that many share can do: be shared, go away, come back, and be upgraded.
+
+mod support;
+#[path = "support/postgres.rs"]
+mod test_database;
+#[path = "support/postgres_server.rs"]
+mod test_server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellglass_protocol::event::EndStatus;
+use bellglass_protocol::view::JobStatus;
+use bellglass_store::{PostgresStore, Store as _, StoreError};
+use support::{finished, output, steps_job, verified_kinds, worker};
+use test_database::TestDatabase;
+use test_server::TestServer;
+
+const LEASE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_process_changes_another_hears() {
+    let database = TestDatabase::create().await;
+    let (one, other) = (database.open().await, database.open().await);
+    let mut changes = other.changes();
+    let job = one.schedule(steps_job("true")).await.unwrap();
+    let heard = changes.recv().await.unwrap();
+    assert_eq!((heard.job, heard.seq, heard.status), (job, 1, JobStatus::Scheduled));
+    let claimed = other.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    assert_eq!(changes.recv().await.unwrap().status, JobStatus::Running);
+    one.request_cancel(job, "me").await.unwrap();
+    assert!(changes.recv().await.unwrap().cancel_requested);
+    other.append(job, claimed.generation, vec![finished(EndStatus::Cancelled)]).await.unwrap();
+    assert_eq!(verified_kinds(&one, job).await.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_job_is_claimed_twice_by_many_processes() {
+    let database = TestDatabase::create().await;
+    let first = database.open().await;
+    for _ in 0..100 {
+        first.schedule(steps_job("true")).await.unwrap();
+    }
+    let mut workers = tokio::task::JoinSet::new();
+    for n in 0..4 {
+        let store = database.open().await;
+        workers.spawn(async move {
+            let me = worker(&format!("w{n}"));
+            let mut mine = Vec::new();
+            // Jobs that another is about to claim are passed over, so none at all may be seen.
+            while !store.count_by_status().await.unwrap().contains(&(JobStatus::Scheduled, 0)) {
+                let claimed = store.claim_next_job(&me, LEASE).await.unwrap();
+                mine.extend(claimed.map(|claimed| claimed.view.job_id));
+            }
+            mine
+        });
+    }
+    let mut claimed = workers.join_all().await.concat();
+    assert_eq!(claimed.len(), 100);
+    claimed.sort_unstable();
+    claimed.dedup();
+    assert_eq!(claimed.len(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_that_start_at_once_make_one_schema() {
+    let database = TestDatabase::create().await;
+    let mut opening = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let url = database.url.clone();
+        opening.spawn(async move { PostgresStore::open(&url, None).await.unwrap() });
+    }
+    let stores = opening.join_all().await;
+    let job = stores[0].schedule(steps_job("true")).await.unwrap();
+    for store in &stores {
+        assert_eq!(verified_kinds(store, job).await, ["scheduled"]);
+    }
+}
+
+/// What a newer program may do to the schema while older ones run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_schema_does_not_disturb_until_it_says_so() {
+    let database = TestDatabase::create().await;
+    let store = database.open().await;
+    let mut newer = database.connect().await;
+    for statement in [
+        "ALTER TABLE jobs ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'",
+        "ALTER TABLE events ADD COLUMN weight BIGINT",
+        "CREATE TABLE later (job_id UUID REFERENCES jobs (id))",
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+         VALUES (999, 'from the future', TRUE, ''::bytea, 0)",
+    ] {
+        sqlx::query(statement).execute(&mut newer).await.unwrap();
+    }
+    let older = database.open().await;
+    for store in [&store, &older] {
+        let job = store.schedule(steps_job("true")).await.unwrap();
+        let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+        store.append(job, claimed.generation, vec![output("1")]).await.unwrap();
+        assert_eq!(verified_kinds(store, job).await.len(), 3);
+    }
+    sqlx::query("UPDATE bellglass_schema SET oldest = 999").execute(&mut newer).await.unwrap();
+    let refused = PostgresStore::open(&database.url, None).await.unwrap_err();
+    assert!(matches!(refused, StoreError::NewerSchema { found: 999, .. }), "{refused}");
+}
+
+/// Connections that are cut in the middle of writes cost nobody an answer, and no line is written
+/// twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_connections_lose_and_repeat_nothing() {
+    let database = TestDatabase::create().await;
+    let store = Arc::new(database.open().await);
+    let mut meddler = database.connect().await;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        store.schedule(steps_job("true")).await.unwrap();
+        let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+        held.push((claimed.view.job_id, claimed.generation));
+    }
+    let mut writing = tokio::task::JoinSet::new();
+    for &(job, generation) in &held {
+        let store = store.clone();
+        writing.spawn(async move {
+            for n in 0..60 {
+                store.append(job, generation, vec![output(&n.to_string())]).await.unwrap();
+            }
+        });
+    }
+    let mut cuts = 0;
+    while !writing.is_empty() {
+        tokio::select! {
+            written = writing.join_next() => written.unwrap().unwrap(),
+            () = tokio::time::sleep(Duration::from_millis(30)) => {
+                let cut = sqlx::query(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                     WHERE datname = current_database() AND pid <> pg_backend_pid()",
+                );
+                cuts += cut.fetch_all(&mut meddler).await.unwrap().len();
+            }
+        }
+    }
+    assert!(cuts > 0, "nothing was cut");
+    for (job, _) in held {
+        assert_eq!(verified_kinds(&*store, job).await.len(), 62);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_of_the_database_in_the_middle_of_jobs_is_survived() {
+    let server = TestServer::start();
+    let store = Arc::new(PostgresStore::open(&server.url, None).await.unwrap());
+    let other = PostgresStore::open(&server.url, None).await.unwrap();
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    let mine = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    let generation = mine.generation;
+
+    for mode in ["immediate", "fast"] {
+        let before = store.outline(job).await.unwrap().last_seq;
+        let mut changes = other.changes();
+        server.stop(mode);
+        assert!(store.ping().await.is_err());
+        // Asked for while there is no database, done when there is one.
+        let appending = {
+            let store = store.clone();
+            tokio::spawn(async move { store.append(job, generation, vec![output("1")]).await })
+        };
+        let reading = {
+            let store = store.clone();
+            tokio::spawn(async move { store.outline(job).await })
+        };
+        server.start_again();
+        assert_eq!(appending.await.unwrap().unwrap()[0].event.seq, before + 1);
+        assert!(reading.await.unwrap().unwrap().last_seq >= before);
+        // The other hears of it, whether by news or by looking what it missed.
+        while changes.recv().await.unwrap().seq < before + 1 {}
+        store.ping().await.unwrap();
+    }
+    assert_eq!(verified_kinds(&*store, job).await.len(), 4);
+}
+
+/// Those who hold jobs were cut off too, and get the time of a lease to say that they live.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_that_ran_out_while_the_database_was_away_are_left_to_their_holders() {
+    let server = TestServer::start();
+    let holder = PostgresStore::open(&server.url, None).await.unwrap();
+    let taker = PostgresStore::open(&server.url, None).await.unwrap();
+    let job = holder.schedule(steps_job("true")).await.unwrap();
+    let claimed =
+        holder.claim_next_job(&worker("a"), Duration::from_millis(1)).await.unwrap().unwrap();
+    server.stop("fast");
+    server.start_again();
+    assert!(taker.claim_next_job(&worker("b"), LEASE).await.unwrap().is_none());
+    let held = [(job, claimed.generation)];
+    assert!(holder.renew_leases(&worker("a"), &held, LEASE).await.unwrap().is_empty());
+    // What was given back is free at once.
+    holder.release_leases(&worker("a")).await.unwrap();
+    assert!(taker.claim_next_job(&worker("b"), LEASE).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_stays_away_is_said_to_be_away() {
+    let server = TestServer::start();
+    let store = PostgresStore::open(&server.url, None).await.unwrap();
+    server.stop("fast");
+    let (scheduled, read) =
+        tokio::join!(store.schedule(steps_job("true")), store.count_by_status());
+    assert!(matches!(scheduled, Err(StoreError::Unavailable)), "{scheduled:?}");
+    assert!(matches!(read, Err(StoreError::Unavailable)), "{read:?}");
+    server.start_again();
+    // What nobody waits for any more is not done later.
+    while store.ping().await.is_err() {}
+    let counted = store.count_by_status().await.unwrap();
+    assert!(counted.contains(&(JobStatus::Scheduled, 0)), "{counted:?}");
+    store.close().await;
+}
