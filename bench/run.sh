@@ -86,15 +86,16 @@ install_tools() {
     rm -f "$log"
 }
 
-# Drives our own sandboxes; built like the program that is measured. Prints where it is.
-build_driver() {
+# A driver that uses our own crates; built like the program that is measured.
+#   build_example PACKAGE EXAMPLE VARIABLE
+build_example() {
     local folder=release profile=(--release)
     case $binary in
     */debug/*) folder=debug profile=() ;;
     esac
-    cargo build --quiet --locked "${profile[@]}" --package bellglass-sandbox --example "$1" ||
-        fail "the driver $1 could not be built"
-    realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/$1"
+    cargo build --quiet --locked "${profile[@]}" --package "$1" --example "$2" ||
+        fail "the driver $2 could not be built"
+    export "$3=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/$2")"
 }
 
 # The peers' Python packages, in an environment of their own below target/.
@@ -138,15 +139,16 @@ choose_binary
 case "${names:- sandbox} " in
 *" sandbox "*)
     [ "$smoke" = yes ] || install_runtimes
-    BENCH_SANDBOX_DRIVER=$(build_driver sandbox_bench)
-    export BENCH_SANDBOX_DRIVER
+    build_example bellglass-sandbox sandbox_bench BENCH_SANDBOX_DRIVER
     ;;
 esac
 case "${names:- tools} " in
 *" tools "*)
     [ "$smoke" = yes ] || install_tools
-    BENCH_TOOLS_DRIVER=$(build_driver tools_bench)
-    export BENCH_TOOLS_DRIVER
+    build_example bellglass-sandbox tools_bench BENCH_TOOLS_DRIVER
     ;;
+esac
+case "${names:- context} " in
+*" context "*) build_example bellglass-agent context_bench BENCH_CONTEXT_DRIVER ;;
 esac
 exec "$venv/bin/python" -B bench/run.py --binary "$(realpath "$binary")" --scratch target/bench "$@"

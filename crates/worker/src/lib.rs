@@ -19,6 +19,7 @@ mod mcp;
 mod memory;
 mod outcome;
 mod pack;
+mod pictures;
 mod queue;
 mod recording;
 mod spool;
@@ -29,7 +30,7 @@ mod world;
 mod zip_names;
 
 pub use control::Taken;
-pub use live::{LiveError, LiveSandbox, LiveSandboxes, LiveTerminal, LiveTunnel};
+pub use live::{LiveError, LiveSandbox, LiveSandboxes, LiveTerminal, LiveTunnel, Used};
 pub use mcp::OperatorServer;
 pub use memory::Embedder;
 pub use queue::{Worker, WorkerSettings};

@@ -295,7 +295,7 @@ impl LiveJobs for MapOfFiles {
         let jobs = self.0.lock().unwrap();
         let files = jobs.get(&job).ok_or(LiveError::NotRunning)?;
         let text = files.keys().cloned().collect::<Vec<_>>().join("\n");
-        Ok(ToolAnswer { text, failed: false })
+        Ok(ToolAnswer { text, failed: false, pictures: Vec::new() })
     }
 
     /// The ports of a job are those of this machine.
