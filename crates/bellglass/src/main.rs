@@ -8,8 +8,10 @@ mod output;
 
 mod api_client;
 mod cli;
+mod cluster_config;
 mod commands;
 mod config;
+mod elsewhere;
 mod exit;
 mod host_network;
 mod installation;
@@ -20,7 +22,9 @@ mod model_config;
 mod render;
 mod run_folder;
 mod secret_config;
+mod storage_config;
 mod telemetry;
+mod worker_name;
 
 use clap::Parser as _;
 

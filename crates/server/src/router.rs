@@ -21,7 +21,7 @@ use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
 use crate::problem::ApiError;
 use crate::quota::Meter;
-use crate::{App, Server, SharedServer, door, openapi};
+use crate::{App, Server, SharedServer, door, openapi, relay};
 
 /// What the OpenAPI document describes.
 pub(crate) fn api() -> OpenApiRouter<SharedServer> {
@@ -89,6 +89,10 @@ pub(crate) fn build(app: App, stopping: CancellationToken) -> Router {
     let revoked = watch::Sender::new(());
     let server =
         Arc::new(Server { app, guard, meter, revoked, metrics, archive_readers, stopping });
+    let api = match server.app.cluster {
+        Some(_) => api.layer(from_fn_with_state(server.clone(), relay::pass_on)),
+        None => api,
+    };
     // The last layer is the outermost. Nothing here may buffer, compress or time out an answer:
     // event streams pass through.
     api.merge(pages())
