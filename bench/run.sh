@@ -82,6 +82,18 @@ build_driver() {
     export BENCH_SANDBOX_DRIVER
 }
 
+# Drives the store on both databases.
+build_store_driver() {
+    local folder=release profile=(--release)
+    case $binary in
+    */debug/*) folder=debug profile=() ;;
+    esac
+    cargo build --quiet --locked "${profile[@]}" --package bellglass-store --example store_bench ||
+        fail "the driver of the store's benchmark could not be built"
+    BENCH_STORE_DRIVER=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/store_bench")
+    export BENCH_STORE_DRIVER
+}
+
 # The peers' Python packages, in an environment of their own below target/.
 make_environment() {
     venv=target/bench-venv
@@ -125,5 +137,8 @@ case "${names:- sandbox} " in
     [ "$smoke" = yes ] || install_runtimes
     build_driver
     ;;
+esac
+case "${names:- store} " in
+*" store "*) build_store_driver ;;
 esac
 exec "$venv/bin/python" -B bench/run.py --binary "$(realpath "$binary")" --scratch target/bench "$@"

@@ -27,7 +27,7 @@ pub(crate) struct StoreSection {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ArtifactSection {
-    /// `s3://BUCKET/PREFIX`; without it the data folder.
+    /// `s3://BUCKET/PREFIX` or `file:///FOLDER`; without it the data folder.
     url: Option<String>,
     /// A server that speaks as S3 does, where it is not Amazon's.
     endpoint: Option<String>,
@@ -63,8 +63,14 @@ impl StorageEnvironment {
 #[derive(Debug)]
 pub(crate) struct StorageSettings {
     store: StoreSettings,
-    /// None for the data folder.
-    bucket: Option<S3Settings>,
+    artifacts: ArtifactSettings,
+}
+
+#[derive(Debug)]
+enum ArtifactSettings {
+    DataFolder,
+    Folder(PathBuf),
+    Bucket(Box<S3Settings>),
 }
 
 #[derive(Debug)]
@@ -97,7 +103,7 @@ pub(crate) fn database(data: &Path) -> PathBuf {
 impl StorageSettings {
     /// Everything in the data folder.
     pub(crate) fn local() -> Self {
-        Self { store: StoreSettings::DataFolder, bucket: None }
+        Self { store: StoreSettings::DataFolder, artifacts: ArtifactSettings::DataFolder }
     }
 
     pub(crate) fn read(
@@ -120,11 +126,14 @@ impl StorageSettings {
                 StoreSettings::Postgres { url: url.clone(), password }
             }
         };
-        let bucket = match &artifacts.url {
-            None => None,
-            Some(url) => Some(bucket(url, artifacts, environment)?),
+        let artifacts = match artifacts.url.as_deref() {
+            None => ArtifactSettings::DataFolder,
+            Some(url) => match url.strip_prefix("file://") {
+                Some(folder) if folder.starts_with('/') => ArtifactSettings::Folder(folder.into()),
+                _ => ArtifactSettings::Bucket(Box::new(bucket(url, artifacts, environment)?)),
+            },
         };
-        Ok(Self { store, bucket })
+        Ok(Self { store, artifacts })
     }
 
     pub(crate) async fn open(&self, data: &Path) -> anyhow::Result<Storage> {
@@ -137,14 +146,13 @@ impl StorageSettings {
             }
             StoreSettings::Postgres { .. } => (self.open_shared().await?, Sharing::Shared),
         };
-        let artifacts = match &self.bucket {
-            Some(bucket) => {
-                let artifacts = Artifacts::s3(bucket).context("cannot open artifacts")?;
-                artifacts.ping().await.context("cannot open artifacts")?;
-                artifacts
-            }
-            None => Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?,
+        let artifacts = match &self.artifacts {
+            ArtifactSettings::DataFolder => Artifacts::local(&data.join("artifacts")),
+            ArtifactSettings::Folder(folder) => Artifacts::local(folder),
+            ArtifactSettings::Bucket(bucket) => Artifacts::s3(bucket),
         };
+        let artifacts = artifacts.context("cannot open artifacts")?;
+        artifacts.ping().await.context("cannot open artifacts")?;
         Ok(Storage { store, artifacts: Arc::new(artifacts), sharing })
     }
 
@@ -178,7 +186,9 @@ fn bucket(
     environment: &StorageEnvironment,
 ) -> anyhow::Result<S3Settings> {
     let place = url.strip_prefix("s3://");
-    let place = place.context("`url` under [artifacts] is not like s3://BUCKET/PREFIX")?;
+    let place = place.context(
+        "`url` under [artifacts] is neither like s3://BUCKET/PREFIX nor like file:///FOLDER",
+    )?;
     let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
     ensure!(!bucket.is_empty(), "`url` under [artifacts] names no bucket");
     let credentials = match (&environment.access_key_id, &environment.secret_access_key) {
@@ -217,12 +227,20 @@ mod tests {
     #[test]
     fn a_bucket_is_named_by_its_address() {
         let read = settings("", "url = \"s3://mine/some/where/\"\npresigned = \"5m\"").unwrap();
-        let bucket = read.bucket.unwrap();
+        let ArtifactSettings::Bucket(bucket) = read.artifacts else { panic!("a bucket") };
         assert_eq!((bucket.bucket.as_str(), bucket.prefix.as_str()), ("mine", "some/where"));
         assert_eq!(bucket.presigned.unwrap().as_secs(), 300);
         for wrong in ["url = \"mine\"", "url = \"s3:///x\""] {
             assert!(settings("", wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_machines_share_is_one_too() {
+        let read = settings("", "url = \"file:///mnt/results\"").unwrap();
+        let ArtifactSettings::Folder(folder) = read.artifacts else { panic!("a folder") };
+        assert_eq!(folder, Path::new("/mnt/results"));
+        assert!(settings("", "url = \"file://here\"").is_err());
     }
 
     #[test]

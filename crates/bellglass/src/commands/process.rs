@@ -7,12 +7,28 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use bellglass_store::StoreError;
+use bellglass_worker::Worker;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::host_network::HostNetwork;
+
+/// Starts a worker. The token tells when it is at its end: until then its sandboxes can be reached.
+pub(super) fn start(
+    worker: Worker,
+    shutdown: &CancellationToken,
+) -> (JoinHandle<Result<(), StoreError>>, CancellationToken) {
+    let (shutdown, worked) = (shutdown.clone(), CancellationToken::new());
+    let end = worked.clone().drop_guard();
+    let running = tokio::spawn(async move {
+        // Dropped also when the worker panics.
+        let _end = end;
+        worker.run(shutdown).await
+    });
+    (running, worked)
+}
 
 /// Runs server and worker until both are at their end. When one of them ends, so does the other: a
 /// server that accepts jobs on which nobody works would be worse than none.

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::Format;
-use super::process::{cancel_on_signal, reload_on_signal, run_together};
+use super::process::{cancel_on_signal, reload_on_signal, run_together, start};
 use crate::cli;
 use crate::cluster_config::{self, ClusterSettings};
 use crate::config::Config;
@@ -53,18 +53,18 @@ pub(super) async fn serve(
         listeners.internal = meet_the_others(&installation, cluster.as_ref()).await?;
     }
     let worker = installation.worker(config.pace(slots, config.grace(sharing)));
-    let worker = tokio::spawn(worker.run(shutdown.clone()));
+    let (worker, worked) = start(worker, &shutdown);
+    let stopping = shutdown.clone();
     let working = worker.abort_handle();
     let app = App {
-        worker_runs: Arc::new(move || !working.is_finished()),
+        worker_runs: Arc::new(move || !working.is_finished() && !stopping.is_cancelled()),
         ..app(config, &installation, settings, cluster.as_ref(), other_metrics)?
     };
     tokio::spawn(cancel_on_signal(shutdown.clone()));
     tokio::spawn(reload_on_signal(config.named.clone(), installation.network.clone()));
     announce(address, &data, slots, format);
 
-    let stop = shutdown.clone().cancelled_owned();
-    let serving = bellglass_server::serve_on(listeners, app, stop);
+    let serving = bellglass_server::serve_on(listeners, app, worked.cancelled_owned());
     let ended = run_together(serving, worker, &shutdown).await;
     installation.end_warm_sandboxes().await;
     installation.store.close().await;

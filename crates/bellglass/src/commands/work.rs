@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::Format;
-use super::process::{cancel_on_signal, reload_on_signal, run_together};
+use super::process::{cancel_on_signal, reload_on_signal, run_together, start};
 use super::serve::{app, install, meet_the_others};
 use crate::cli;
 use crate::cluster_config;
@@ -36,7 +36,7 @@ pub(super) async fn work(
     let internal = meet_the_others(&installation, Some(&cluster)).await?;
     let shutdown = CancellationToken::new();
     let pace = config.pace(slots, config.grace(Sharing::Shared));
-    let worker = tokio::spawn(installation.worker(pace).run(shutdown.clone()));
+    let (worker, worked) = start(installation.worker(pace), &shutdown);
     let settings = ServerSettings::default();
     let app = app(config, &installation, settings, Some(&cluster), other_metrics)?;
     tokio::spawn(cancel_on_signal(shutdown.clone()));
@@ -49,8 +49,7 @@ pub(super) async fn work(
     }
 
     let listeners = Listeners { public: None, internal };
-    let stop = shutdown.clone().cancelled_owned();
-    let serving = bellglass_server::serve_on(listeners, app, stop);
+    let serving = bellglass_server::serve_on(listeners, app, worked.cancelled_owned());
     let ended = run_together(serving, worker, &shutdown).await;
     installation.store.announce_worker(name, None).await?;
     installation.end_warm_sandboxes().await;
