@@ -93,11 +93,14 @@ pub(crate) struct WorkerSection {
     pub(crate) sweep: Seconds,
     /// How long jobs may go on after the worker was told to stop.
     pub(crate) grace: Option<Seconds>,
+    /// How long jobs are kept after their end.
+    pub(crate) keep_jobs: Option<Seconds>,
 }
 
 impl Default for WorkerSection {
     fn default() -> Self {
-        Self { slots: None, lease: Seconds::whole(8), sweep: Seconds::whole(10), grace: None }
+        let (lease, sweep) = (Seconds::whole(8), Seconds::whole(10));
+        Self { slots: None, lease, sweep, grace: None, keep_jobs: None }
     }
 }
 
@@ -442,7 +445,8 @@ impl Config {
     }
 
     pub(crate) fn pace(&self, slots: usize, grace: Duration) -> Pace {
-        Pace { slots, lease: self.lease(), sweep_every: self.sweep_every(), grace }
+        let keep_jobs = self.file.worker.keep_jobs.map(Seconds::duration);
+        Pace { slots, lease: self.lease(), sweep_every: self.sweep_every(), grace, keep_jobs }
     }
 
     /// What jobs are offered here.

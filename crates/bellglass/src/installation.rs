@@ -105,7 +105,7 @@ impl Installation {
     }
 
     pub(crate) fn worker(&self, pace: Pace) -> Worker {
-        let Pace { slots, lease, sweep_every, grace } = pace;
+        let Pace { slots, lease, sweep_every, grace, keep_jobs } = pace;
         let settings = WorkerSettings {
             name: self.name.name.clone(),
             slots,
@@ -114,6 +114,7 @@ impl Installation {
             orphaned_after: self.orphaned_after,
             sweep_every,
             grace,
+            keep_jobs,
             models: self.models.clone(),
             mcp: self.mcp.clone(),
         };
@@ -137,6 +138,8 @@ pub(crate) struct Pace {
     pub(crate) sweep_every: Duration,
     /// How long jobs may go on after the worker was told to stop.
     pub(crate) grace: Duration,
+    /// How long jobs are kept after their end; for ever if nothing is said.
+    pub(crate) keep_jobs: Option<Duration>,
 }
 
 /// How sandboxes are made, as far as the operator decides it.

@@ -20,6 +20,7 @@ mod outcome;
 mod pack;
 mod queue;
 mod recording;
+mod retention;
 mod spool;
 mod stop;
 mod sweep;
