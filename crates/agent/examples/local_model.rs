@@ -1,5 +1,6 @@
-//! Tries the wires against a real model server, whose address is the one argument. Called by
-//! `scripts/local-model.sh`; panics where something is not as it should be.
+//! Tries the wires against a real model server, whose address is the first argument. Called by
+//! `scripts/local-model.sh`; panics where something is not as it should be. The step that the model writes
+//! goes to the file that is the second argument, as a job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +27,9 @@ async fn main() {
         stops_when_nobody_listens(model.clone(), wire).await;
     }
     summarises(&*open(&url, Wire::Chat).await).await;
-    calls_a_tool(&url).await;
+    let step = calls_a_tool(&url).await;
+    let file = std::env::args().nth(2).expect("a file for the step");
+    std::fs::write(file, json!({ "steps": [step] }).to_string()).expect("the file can be written");
 }
 
 async fn open(url: &str, wire: Wire) -> Arc<dyn Model> {
@@ -48,6 +51,7 @@ fn request(system: &str, words: &str, most: u64) -> (Request, UnboundedReceiver<
         messages: Arc::new(vec![Message::User(words.into())]),
         most_output: Some(most),
         conversation: "local-model".into(),
+        pictures: Default::default(),
         live: Live::to(listener),
     };
     (request, heard)
@@ -103,7 +107,7 @@ async fn summarises(model: &dyn Model) {
 }
 
 /// A model as small as this calls no tools by itself, but it can be made to write the arguments.
-async fn calls_a_tool(url: &str) {
+async fn calls_a_tool(url: &str) -> Value {
     let shell = definitions().into_iter().find(|tool| tool.name == "shell").unwrap();
     let schema = json!({
         "type": "object", "required": ["command"], "additionalProperties": false,
@@ -119,7 +123,9 @@ async fn calls_a_tool(url: &str) {
     let answer = client.post(format!("{url}/chat/completions")).json(&body).send().await.unwrap();
     let answer: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
     let arguments = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
-    let understood = understand("shell", arguments, &[]);
-    assert!(matches!(understood, Understood::Sandbox(_)), "{arguments}: {understood:?}");
+    let Understood::Sandbox(call) = understand("shell", arguments, &[]) else {
+        panic!("the model's call makes no sense: {arguments}");
+    };
     println!("tool call: {arguments}");
+    serde_json::to_value(call).expect("a call is JSON")
 }

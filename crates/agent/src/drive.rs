@@ -1,5 +1,7 @@
 //! The rim of the loop: does what a mind decides, and lets it hear what came of it.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +16,7 @@ use crate::history::{self, Reading, Search};
 use crate::memory;
 use crate::mind::{Effect, Lookup, Mind};
 use crate::model::catalogue::Line;
+use crate::model::pictures::{LoadedPicture, Picture, Pictures, Sight};
 use crate::model::retry::{Attempts, Next};
 use crate::model::{Live, Model, ModelError, Request};
 
@@ -33,6 +36,9 @@ pub trait World: Send {
 
     /// All that a step wrote, as far as it is kept; `None` if there is no such step.
     async fn step_output(&mut self, n: u32) -> Result<Option<String>, Self::Stop>;
+
+    /// A picture that a step gave, as a model can be shown it; `None` if it cannot.
+    async fn picture(&mut self, picture: &Picture) -> Result<Option<LoadedPicture>, Self::Stop>;
 
     /// Has a tool that is not ours do something. That it fails is its result.
     async fn call_other(
@@ -88,6 +94,7 @@ pub async fn drive<W: World>(
     let mut heard = 0;
     // Which model of the line is asked first: one that does not answer is not tried at every turn.
     let mut first = 0;
+    let mut pictures = Album::default();
     loop {
         loop {
             let events = world.events_after(heard).await?;
@@ -106,7 +113,10 @@ pub async fn drive<W: World>(
                     .record(vec![EventBody::ToolAnswered { call_id, tool, output, failed }])
                     .await?;
             }
-            Effect::Ask(request) => {
+            Effect::Ask(mut request) => {
+                if models.iter().any(|model| model.sight() == Sight::Sees) {
+                    request.pictures = pictures.load(request.pictures, world).await?;
+                }
                 if let Some(answer) = ask(&request, models, &mut first, world).await? {
                     world.record(vec![answer]).await?;
                 }
@@ -142,6 +152,29 @@ pub async fn drive<W: World>(
             Effect::Wait => world.wait_for_event(heard, JobTime::StandsStill).await?,
             Effect::Idle => world.wait_for_event(heard, JobTime::GoesOn).await?,
         }
+    }
+}
+
+/// The pictures that the last request was sent with. Nearly all of them go with the next one too.
+#[derive(Default)]
+struct Album(Arc<HashMap<Arc<str>, Arc<LoadedPicture>>>);
+
+impl Album {
+    async fn load<W: World>(
+        &mut self,
+        wanted: Pictures,
+        world: &mut W,
+    ) -> Result<Pictures, W::Stop> {
+        let mut loaded = HashMap::new();
+        for picture in wanted.names().iter() {
+            let found = match self.0.get(&picture.artifact) {
+                Some(known) => Some(known.clone()),
+                None => world.picture(picture).await?.map(Arc::new),
+            };
+            loaded.extend(found.map(|found| (picture.artifact.clone(), found)));
+        }
+        self.0 = Arc::new(loaded);
+        Ok(wanted.with(self.0.clone()))
     }
 }
 

@@ -12,6 +12,7 @@ pub mod memory;
 mod mind;
 pub mod model;
 mod playbook;
+pub mod static_model;
 mod task;
 pub mod tokens;
 pub mod tools;

@@ -3,7 +3,8 @@
 
 use bellglass_agent::context::compaction::{Draft, Room};
 use bellglass_agent::context::{Context, Entry, FileUse};
-use bellglass_agent::model::{Image, Message};
+use bellglass_agent::model::Message;
+use bellglass_agent::model::pictures::Picture;
 use bellglass_protocol::model::{AnswerBlock, Summary, Usage};
 use proptest::prelude::*;
 
@@ -63,9 +64,9 @@ fn context_of(happenings: &[Happening]) -> Context {
                     });
                     let entry =
                         Entry::new(seq, &format!("{turn}-{at}"), &words(*count, seq), false, file);
-                    let image = Image { media_type: "image/png".into(), base64: "UE5H".into() };
-                    let images = if *picture { vec![image] } else { Vec::new() };
-                    context.add_result(entry.with_images(images));
+                    let given = Picture { artifact: format!("{seq}").into(), bytes: 1 };
+                    let pictures = if *picture { vec![given] } else { Vec::new() };
+                    context.add_result(entry.with_pictures(pictures));
                 }
             }
         }
@@ -103,7 +104,7 @@ fn assert_pairs(context: &Context) {
 }
 
 fn room(most: u64) -> Room {
-    Room { most, target: most * 6 / 10, summary: (most / 8).min(8_000) }
+    Room { most, target: most * 6 / 10, summary: (most / 8).min(8_000), pictures: usize::MAX }
 }
 
 /// What a model might write: nothing, a little, or far too much.
@@ -172,6 +173,36 @@ proptest! {
             prop_assert_eq!(context.to_json(), other.to_json());
         }
     }
+}
+
+#[test]
+fn pictures_go_first_and_the_newest_stay() {
+    let picture = |words| Happening::Turn { calls: vec![(words, None, true)], text: 5 };
+    let context = context_of(&[picture(2_000), picture(10), picture(10), picture(10), picture(10)]);
+    assert_eq!(context.pictures().len(), 5);
+    // Of the oldest turn nothing but its picture goes, though its text is long.
+    let most = context.tokens() * 7 / 10;
+    let room = Room { most, target: most, summary: 500, pictures: usize::MAX };
+    let compaction = Draft::new(&context, room).complete(None).unwrap();
+    assert_eq!((compaction.pictures.len(), compaction.trimmed.len()), (3, 0));
+    assert!(compaction.dropped.is_empty() && compaction.summary.is_none());
+    let mut after = context.clone();
+    after.apply(&compaction);
+    let names: Vec<_> = after.pictures().iter().map(|picture| picture.artifact.clone()).collect();
+    assert_eq!(
+        names,
+        context.pictures()[3..].iter().map(|p| p.artifact.clone()).collect::<Vec<_>>()
+    );
+    assert_pairs(&after);
+
+    // However new they are, there are never more than may be.
+    let less = context.tokens() * 9 / 10;
+    let room = Room { most: less, target: less, summary: 500, pictures: 1 };
+    let compaction = Draft::new(&context, room).complete(None).unwrap();
+    after = context.clone();
+    after.apply(&compaction);
+    assert_eq!(after.pictures().len(), 1);
+    assert_eq!(after.pictures()[0], context.pictures()[4]);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bellglass_agent::model::catalogue::{Catalogue, CatalogueSettings, Price, ProviderSettings};
+use bellglass_agent::model::pictures::{LoadedPicture, Picture, Pictures, Sight};
 use bellglass_agent::model::{
-    Image, Message, Model, ModelError, Request, Secret, ToolDefinition, ToolResult,
+    Message, Model, ModelError, Request, Secret, ToolDefinition, ToolResult,
 };
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
 use scripted::{Reply, Said, Scripted};
@@ -18,12 +19,17 @@ const WIRES: [Wire; 3] = [Wire::Chat, Wire::Responses, Wire::Messages];
 const KEY: &str = "sk-canary-0123456789";
 
 async fn model(server: &Scripted, wire: Wire) -> Arc<dyn Model> {
+    model_with(server, wire, Sight::Sees).await
+}
+
+async fn model_with(server: &Scripted, wire: Wire, sight: Sight) -> Arc<dyn Model> {
     let key = Some(Secret::new(KEY));
     let provider = ProviderSettings { base_url: server.base_url(), key, wire };
     let price = Price { input: 1.0, output: 10.0, cached: Some(0.1), cache_written: None };
     let settings = CatalogueSettings {
         providers: BTreeMap::from([("local".into(), provider)]),
         idle: Some(Duration::from_millis(300)),
+        sight: Some(sight),
         prices: BTreeMap::from([("local/".into(), price)]),
         ..CatalogueSettings::default()
     };
@@ -42,8 +48,27 @@ fn request(messages: Vec<Message>) -> Request {
         messages: Arc::new(messages),
         most_output: None,
         conversation: "job".into(),
+        pictures: Default::default(),
         live: Default::default(),
     }
+}
+
+/// A conversation with a result that has two pictures, of which one could be loaded.
+fn with_pictures(answer: ModelAnswer) -> Request {
+    let picture = |name: &str| Picture { artifact: name.into(), bytes: 3 };
+    let mut request = request(vec![
+        Message::User("Hello".into()),
+        Message::Assistant(answer.blocks.into()),
+        Message::ToolResults(vec![ToolResult {
+            call_id: "call_0".into(),
+            text: "a.txt".into(),
+            failed: true,
+            pictures: vec![picture("seen"), picture("lost")],
+        }]),
+    ]);
+    let loaded = LoadedPicture { media_type: "image/png", base64: "UE5H".into() };
+    request.pictures = Pictures::default().with(Arc::new([("seen".into(), loaded.into())].into()));
+    request
 }
 
 async fn ask(wire: Wire, reply: Reply) -> (Result<ModelAnswer, ModelError>, Scripted) {
@@ -100,16 +125,8 @@ async fn reasoning_results_and_pictures_go_back_as_each_provider_wants_them() {
         };
         let server = Scripted::start([Reply::Say(thought), Reply::Say(Said::text("done"))]).await;
         let model = model(&server, wire).await;
-        let mut messages = vec![Message::User("Hello".into())];
-        let answer = model.ask(&request(messages.clone())).await.unwrap();
-        messages.push(Message::Assistant(answer.blocks.into()));
-        messages.push(Message::ToolResults(vec![ToolResult {
-            call_id: "call_0".into(),
-            text: "a.txt".into(),
-            failed: true,
-            images: vec![Image { media_type: "image/png".into(), base64: "UE5H".into() }],
-        }]));
-        model.ask(&request(messages)).await.unwrap();
+        let answer = model.ask(&request(vec![Message::User("Hello".into())])).await.unwrap();
+        model.ask(&with_pictures(answer)).await.unwrap();
         let asked = server.asked();
         let (before, body) = (&asked[0].body, &asked[1].body);
         let find =
@@ -122,7 +139,7 @@ async fn reasoning_results_and_pictures_go_back_as_each_provider_wants_them() {
                     ("/messages/2/reasoning_content", json!("hm")),
                     ("/messages/2/tool_calls/0/id", json!("call_0")),
                     ("/messages/3/tool_call_id", json!("call_0")),
-                    ("/messages/3/content", json!("a.txt")),
+                    ("/messages/3/content", json!("a.txt\n[a picture, cannot be shown]")),
                     ("/messages/4/content/0/image_url/url", json!("data:image/png;base64,UE5H")),
                     ("/stream_options/include_usage", json!(true)),
                 ],
@@ -134,7 +151,7 @@ async fn reasoning_results_and_pictures_go_back_as_each_provider_wants_them() {
                     ("/store", json!(false)),
                     ("/input/1/encrypted_content", json!("c2VhbGVk")),
                     ("/input/2/call_id", json!("call_0")),
-                    ("/input/3/output/0/text", json!("a.txt")),
+                    ("/input/3/output/0/text", json!("a.txt\n[a picture, cannot be shown]")),
                     ("/input/3/output/1/image_url", json!("data:image/png;base64,UE5H")),
                     ("/prompt_cache_key", json!("job")),
                 ],
@@ -169,6 +186,39 @@ async fn reasoning_results_and_pictures_go_back_as_each_provider_wants_them() {
 }
 
 #[tokio::test]
+async fn a_model_that_sees_nothing_is_told_so_and_sent_no_picture() {
+    for wire in WIRES {
+        let call = Said::call("shell", json!({ "command": "ls" }));
+        let server = Scripted::start([Reply::Say(call), Reply::Say(Said::text("done"))]).await;
+        let model = model_with(&server, wire, Sight::Blind).await;
+        assert_eq!(model.sight(), Sight::Blind);
+        let answer = model.ask(&request(vec![Message::User("Hello".into())])).await.unwrap();
+        model.ask(&with_pictures(answer)).await.unwrap();
+        let body = server.asked()[1].body.to_string();
+        assert!(!body.contains("UE5H"), "{wire:?} {body}");
+        assert!(body.contains("2 pictures, not shown"), "{wire:?} {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_first_byte_is_waited_for_but_not_for_ever() {
+    for wire in WIRES {
+        let said = Reply::SayLater(Said::text("at last"));
+        let server = Scripted::start([said.clone(), said]).await;
+        let model = model(&server, wire).await;
+        let request = request(vec![Message::User("Hello".into())]);
+        // The server has the question before it is let go on, so it is slower than the first byte.
+        let (answer, ()) = tokio::join!(model.ask(&request), async {
+            server.asked_times(1).await;
+            server.go_on();
+        });
+        assert_eq!(answer.unwrap().blocks, [AnswerBlock::Text { text: "at last".into() }]);
+        let error = model.ask(&request).await.unwrap_err();
+        assert_eq!(error.code(), "model_idle", "{wire:?}");
+    }
+}
+
+#[tokio::test]
 async fn every_failure_is_told_apart() {
     let error = |message: &str| json!({ "error": { "type": "x", "message": message } }).to_string();
     let fail =
@@ -197,7 +247,15 @@ async fn every_failure_is_told_apart() {
                 "model_answer_cut",
                 true,
             ),
+            (
+                Reply::CutCall(Said::call("shell", json!({ "command": "ls" }))),
+                "model_answer_cut",
+                true,
+            ),
+            (Reply::NoChoices, "model_answer_invalid", true),
+            (Reply::NotJson, "model_answer_invalid", true),
             (Reply::Silence, "model_idle", true),
+            (Reply::SilenceInside(Said::text("and then")), "model_idle", true),
         ] {
             let (answer, _) = ask(wire, reply.clone()).await;
             let error = answer.unwrap_err();
@@ -208,8 +266,33 @@ async fn every_failure_is_told_apart() {
             );
         }
     }
-    let (answer, _) = ask(Wire::Chat, Reply::NoChoices).await;
-    assert_eq!(answer.unwrap_err().code(), "model_answer_invalid");
+}
+
+#[tokio::test]
+async fn arguments_that_are_no_json_and_tools_that_are_unknown_come_through_as_they_are() {
+    for wire in WIRES {
+        let broken = "{\"command\": \"ec".to_owned();
+        let calls = vec![("shell".to_owned(), broken.clone()), ("teleport".into(), "{}".into())];
+        let script = [Reply::Say(Said { calls, ..Said::default() }), Reply::Say(Said::text("ok"))];
+        let server = Scripted::start(script).await;
+        let model = model(&server, wire).await;
+        let mut messages = vec![Message::User("Hello".into())];
+        let answer = model.ask(&request(messages.clone())).await.unwrap();
+        let said: Vec<_> = answer
+            .blocks
+            .iter()
+            .filter_map(|block| match block {
+                AnswerBlock::ToolCall { name, arguments, .. } => Some((&**name, &**arguments)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(said, [("shell", &*broken), ("teleport", "{}")], "{wire:?}");
+        // What goes back is JSON all the same: servers read their own history again.
+        messages.push(Message::Assistant(answer.blocks.into()));
+        model.ask(&request(messages)).await.unwrap();
+        let body = server.asked()[1].body.to_string();
+        assert!(body.contains("not_json"), "{wire:?} {body}");
+    }
 }
 
 #[tokio::test]

@@ -14,12 +14,12 @@ use bellglass_protocol::job::Budget;
 use bellglass_protocol::step::workspace_relative;
 use bellglass_protocol::tool::ToolCall;
 use bellglass_sandbox::client::ClientError;
-use bellglass_server::mcp::{ToolAnswer, ToolListing};
+use bellglass_server::mcp::{ToolAnswer, ToolListing, ToolPicture};
 use bellglass_server::{
     IDLE, LiveContent, LiveError, LiveJobs, end_when_idle, let_go_of_idle_readers,
 };
 use bellglass_store::{Store, StoreError};
-use bellglass_worker::{Embedder, LiveSandbox, LiveSandboxes};
+use bellglass_worker::{Embedder, LiveSandbox, LiveSandboxes, Used};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use serde_json::Value;
@@ -43,13 +43,15 @@ pub(crate) async fn use_tool(
     by: &str,
     call: ToolCall,
 ) -> Result<ToolAnswer, String> {
-    let outcome = sandbox.use_tool(by, call).await?;
+    let Used { outcome, given } = sandbox.use_tool(by, call).await?;
     let failed = outcome.status.is_failure();
     let text = match outcome.output.is_empty() {
         true => "(no output)".to_owned(),
         false => outcome.output,
     };
-    Ok(ToolAnswer { text, failed })
+    let pictures = given.into_iter().filter(|(media_type, _)| media_type.starts_with("image/"));
+    let pictures = pictures.map(|(media_type, content)| ToolPicture { media_type, content });
+    Ok(ToolAnswer { text, failed, pictures: pictures.collect() })
 }
 
 /// The tools of a sandbox, as a model is told of them.

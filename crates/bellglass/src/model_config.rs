@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use anyhow::Context as _;
 use bellglass_agent::model::Secret;
 use bellglass_agent::model::catalogue::{
     Catalogue, CatalogueSettings, Effort, FIRST, Price, ProviderSettings, Recording,
 };
+use bellglass_agent::model::pictures::Sight;
+use bellglass_agent::static_model::StaticModel;
 use bellglass_protocol::model::Wire;
 use bellglass_protocol::quantity::Seconds;
 use serde::Deserialize;
@@ -27,6 +31,8 @@ pub(crate) struct ModelSection {
     idle_time: Option<Seconds>,
     context_tokens: Option<u64>,
     reasoning: Option<Effort>,
+    /// Whether models can be shown pictures, where that is not known.
+    images: Option<bool>,
     /// Where recordings are, for `replay/NAME`; below the data folder by default.
     recordings: Option<PathBuf>,
     /// Whether all that models are asked and answer is recorded.
@@ -40,6 +46,8 @@ pub(crate) struct ModelSection {
 pub(crate) struct MemorySection {
     /// The model that says where texts lie by their meaning.
     embeddings: Option<String>,
+    /// A folder with a static model that says the same.
+    embeddings_folder: Option<PathBuf>,
 }
 
 /// What the environment says about models. Nothing here is ever shown.
@@ -124,9 +132,18 @@ pub(crate) fn catalogue(
              anthropic/NAME with ANTHROPIC_API_KEY set, or local/NAME with `base_url` under [model]"
         );
     }
+    anyhow::ensure!(
+        memory.embeddings.is_none() || memory.embeddings_folder.is_none(),
+        "`embeddings` and `embeddings_folder` under [memory] exclude each other: say one of them"
+    );
+    let static_embeddings = memory.embeddings_folder.as_deref().map(|folder| {
+        let model = StaticModel::open(folder);
+        model.with_context(|| format!("the embedding model in {} cannot be used", folder.display()))
+    });
     let recordings = environment.recordings.as_ref().or(section.recordings.as_ref()).cloned();
     let settings = CatalogueSettings {
         embeddings: memory.embeddings.clone(),
+        static_embeddings: static_embeddings.transpose()?.map(Arc::new),
         recordings: Some(recordings.unwrap_or_else(|| data.join("recordings"))),
         record: match environment.record || section.record {
             true => Recording::On,
@@ -138,6 +155,7 @@ pub(crate) fn catalogue(
         idle: section.idle_time.map(Seconds::duration),
         context_tokens: section.context_tokens,
         reasoning: section.reasoning,
+        sight: section.images.map(|images| if images { Sight::Sees } else { Sight::Blind }),
         prices: section.prices.clone(),
     };
     Ok(Catalogue::new(settings)?)

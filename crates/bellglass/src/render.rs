@@ -62,6 +62,9 @@ impl EventPrinter {
                 };
                 self.line(text, DIM, &format!("● claimed by worker {worker}{again}"));
             }
+            EventBody::Released { .. } => {
+                self.line(text, DIM, "● the worker was told to end; the job waits for the next");
+            }
             EventBody::SandboxReady { report } => {
                 let level = serde_json::to_string(&report.isolation).unwrap_or_default();
                 let level = level.trim_matches('"');

@@ -36,6 +36,10 @@ pub enum EventBody {
     /// A worker took the job.
     #[serde(rename = "claimed")]
     Claimed { worker: WorkerId, generation: Generation },
+    /// The worker that held the job let go of it, because it was told to end. The job goes on in
+    /// other hands.
+    #[serde(rename = "released")]
+    Released { generation: Generation },
     /// The sandbox runs; says what is enforced in it.
     #[serde(rename = "sandbox.ready")]
     SandboxReady { report: Box<SandboxReport> },
@@ -155,6 +159,7 @@ impl EventBody {
         match self {
             Self::Scheduled { .. } => "scheduled",
             Self::Claimed { .. } => "claimed",
+            Self::Released { .. } => "released",
             Self::SandboxReady { .. } => "sandbox.ready",
             Self::SandboxLost { .. } => "sandbox.lost",
             Self::StepStarted { .. } => "step.started",

@@ -157,7 +157,10 @@ pub struct Compaction {
     /// Tool results that were cut to their head and tail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trimmed: Vec<u64>,
-    /// Views of files and pictures in whose place newer ones stand.
+    /// Tool results whose pictures were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pictures: Vec<u64>,
+    /// Views of files in whose place newer ones stand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

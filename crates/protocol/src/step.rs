@@ -128,6 +128,11 @@ pub fn workspace_relative(path: &str) -> &str {
     if path == "." { "" } else { path }
 }
 
+/// Standard base64.
+pub fn encode_base64(bytes: &[u8]) -> String {
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
 /// Decodes standard base64; line breaks are allowed.
 pub fn decode_base64(text: &str) -> Result<Vec<u8>, base64::DecodeError> {
     let compact: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();

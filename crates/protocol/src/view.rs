@@ -220,6 +220,12 @@ impl JobView {
                 }
                 self.started_at.get_or_insert(event.at);
             }
+            // That a server was restarted says nothing about the job.
+            EventBody::Released { .. } => {
+                if self.status != JobStatus::Paused && self.question.is_none() {
+                    self.claims_without_progress = self.claims_without_progress.saturating_sub(1);
+                }
+            }
             EventBody::SandboxReady { report } => self.sandbox = Some((**report).clone()),
             EventBody::SandboxLost { .. } => {
                 // The next sandbox starts empty, so what was done in the old one is void.
@@ -461,6 +467,10 @@ mod tests {
         EventBody::ModelAnswered { answer: Box::new(answer) }
     }
 
+    fn released() -> EventBody {
+        EventBody::Released { generation: Generation(1) }
+    }
+
     fn lost() -> EventBody {
         EventBody::SandboxLost { reason: "gone".into() }
     }
@@ -489,6 +499,10 @@ mod tests {
             // So is the same answer of a model, but not a new one.
             (vec![claimed(), answered(), claimed(), answered()], 0),
             (vec![claimed(), answered(), claimed(), lost(), answered(), claimed()], 2),
+            // A restart that was planned is no failure, but what failed before it still counts.
+            (vec![claimed(), released(), claimed(), released(), claimed()], 1),
+            (vec![claimed(), claimed(), released(), claimed()], 2),
+            (vec![claimed(), done(1), released(), claimed()], 1),
             // Nobody comes further while the user is waited for.
             (vec![claimed(), EventBody::Paused { by: "me".into() }, claimed(), claimed()], 1),
         ] {

@@ -2,6 +2,8 @@
 //! how they travel.
 
 use async_trait::async_trait;
+use bellglass_protocol::step::encode_base64;
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 /// A tool as clients see it.
@@ -18,6 +20,20 @@ pub struct ToolListing {
 pub struct ToolAnswer {
     pub text: String,
     pub failed: bool,
+    pub pictures: Vec<ToolPicture>,
+}
+
+/// A picture that a call gave.
+#[derive(Clone, Debug)]
+pub struct ToolPicture {
+    pub media_type: String,
+    pub content: Bytes,
+}
+
+impl ToolAnswer {
+    fn failure(text: String) -> Self {
+        Self { text, failed: true, pictures: Vec::new() }
+    }
 }
 
 /// The sandbox behind the door.
@@ -95,11 +111,13 @@ async fn call(params: &Value, sandbox: &dyn Sandboxed) -> Result<Value, (i32, St
     };
     // What goes wrong with a tool is for the model to read, not for its program.
     let answer = sandbox.call(name, arguments).await;
-    let answer = answer.unwrap_or_else(|text| ToolAnswer { text, failed: true });
-    Ok(json!({
-        "content": [{ "type": "text", "text": answer.text }],
-        "isError": answer.failed,
-    }))
+    let answer = answer.unwrap_or_else(ToolAnswer::failure);
+    let mut content = vec![json!({ "type": "text", "text": answer.text })];
+    content.extend(answer.pictures.iter().map(|picture| {
+        let data = encode_base64(&picture.content);
+        json!({ "type": "image", "mimeType": picture.media_type, "data": data })
+    }));
+    Ok(json!({ "content": content, "isError": answer.failed }))
 }
 
 fn short(text: &str) -> String {
@@ -121,7 +139,12 @@ mod tests {
 
         async fn call(&self, _: &str, arguments: Value) -> Result<ToolAnswer, String> {
             match arguments["text"].as_str() {
-                Some(text) => Ok(ToolAnswer { text: text.into(), failed: false }),
+                Some(text) => {
+                    let content = Bytes::from_static(b"PNG");
+                    let picture = ToolPicture { media_type: "image/png".into(), content };
+                    let pictures = vec![picture];
+                    Ok(ToolAnswer { text: text.into(), failed: false, pictures })
+                }
                 None => Err("there is no text".into()),
             }
         }
@@ -145,9 +168,10 @@ mod tests {
             ),
             (
                 json!({ "id": 1, "method": "tools/call", "params": { "name": "echo", "arguments": { "text": "x" } } }),
-                Some(
-                    json!({ "result": { "content": [{ "type": "text", "text": "x" }], "isError": false } }),
-                ),
+                Some(json!({ "result": { "content": [
+                        { "type": "text", "text": "x" },
+                        { "type": "image", "mimeType": "image/png", "data": "UE5H" },
+                    ], "isError": false } })),
             ),
             (
                 json!({ "id": 1, "method": "tools/call", "params": { "name": "echo" } }),

@@ -123,6 +123,7 @@ impl IndexRow {
             }
             EventBody::ResultStored { .. } => self.result_seq = Some(event.seq),
             EventBody::Scheduled { .. }
+            | EventBody::Released { .. }
             | EventBody::SandboxReady { .. }
             | EventBody::StepStarted { .. }
             | EventBody::StepOutput { .. }

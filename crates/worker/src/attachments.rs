@@ -9,7 +9,7 @@ use bellglass_protocol::wire::{
 };
 use bellglass_sandbox::client::{ClientError, FileStream, GuestClient};
 use bellglass_store::artifacts::{ArtifactKey, Artifacts};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
 use crate::hands::{HandsError, describe, from_client};
@@ -30,23 +30,48 @@ pub(crate) async fn store(
         if offer.bytes > most {
             continue;
         }
-        let content = match guest.read_attachment(&id, index).await {
-            Ok((_, content)) => content,
-            // It has no such thing after all.
-            Err(ClientError::Refused(_)) => continue,
-            Err(error) => return Err(from_client(error)),
-        };
-        let Some(content) = whole(content, most).await? else { continue };
+        let Some(content) = read(guest, &id, index, most).await? else { continue };
         let number = stored.len() as u32 + 1;
         let key = ArtifactKey::step_attachment(job, n, number);
         let bytes = content.len() as u64;
-        let kept = artifacts.put(&key, content.freeze()).await;
+        let kept = artifacts.put(&key, content).await;
         kept.map_err(|error| HandsError::Disk(describe(&error)))?;
         room -= bytes;
         let media_type = media_type(&offer.media_type);
         stored.push(Attachment { media_type, bytes, artifact: key.as_str().to_owned() });
     }
     Ok(stored)
+}
+
+/// What was offered, for somebody who wants it at once: each with its type.
+pub(crate) async fn take(
+    guest: &GuestClient,
+    id: &CallId,
+    offered: &[OfferedAttachment],
+) -> Result<Vec<(String, Bytes)>, HandsError> {
+    let mut taken = Vec::new();
+    for (index, offer) in (0..).zip(offered.iter().take(MAX_ATTACHMENTS)) {
+        if offer.bytes <= MAX_ATTACHMENT
+            && let Some(content) = read(guest, id, index, MAX_ATTACHMENT).await?
+        {
+            taken.push((media_type(&offer.media_type), content));
+        }
+    }
+    Ok(taken)
+}
+
+async fn read(
+    guest: &GuestClient,
+    id: &CallId,
+    index: u32,
+    most: u64,
+) -> Result<Option<Bytes>, HandsError> {
+    match guest.read_attachment(id, index).await {
+        Ok((_, content)) => Ok(whole(content, most).await?.map(BytesMut::freeze)),
+        // It has no such thing after all.
+        Err(ClientError::Refused(_)) => Ok(None),
+        Err(error) => Err(from_client(error)),
+    }
 }
 
 /// All of it; nothing if it is larger than was said.

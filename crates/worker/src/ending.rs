@@ -11,11 +11,11 @@ use bellglass_protocol::view::JobStatus;
 use bellglass_protocol::wire::{Language, MAX_NOTEBOOK};
 use bellglass_sandbox::client::GuestClient;
 use bellglass_sandbox::{Sandbox, SandboxName};
-use bellglass_store::artifacts::ArtifactKey;
 use bellglass_store::{Store, StoreError};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 
+use crate::job::leave;
 use crate::job_log::JobLog;
 use crate::pack::{Addition, pack_workspace};
 use crate::queue::Shared;
@@ -74,10 +74,7 @@ pub(crate) async fn conclude(
     if let Some(sandbox) = &sandbox {
         match pack(shared, log, spec, sandbox, stop, known).await {
             Packed::Result(result) => events.push(EventBody::ResultStored { result }),
-            Packed::LeftTo(reason) => {
-                tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
-                return Ok(());
-            }
+            Packed::LeftTo(reason) => return leave(log, reason).await,
             Packed::Cancelled => (status, error) = (EndStatus::Cancelled, None),
             Packed::Failed(message) if status == EndStatus::Completed => {
                 status = EndStatus::Failed;
@@ -137,15 +134,14 @@ async fn pack(
     stop: &StopSwitch,
     known: Option<StopReason>,
 ) -> Packed {
+    let whole_log = whole_log(shared.store.clone(), log.job).boxed();
+    let memory = memory(shared.store.clone(), log.job).boxed();
     let mut additions = vec![
-        Addition { name: "agent.log", content: whole_log(shared.store.clone(), log.job).boxed() },
-        Addition { name: "memory.json", content: memory(shared.store.clone(), log.job).boxed() },
+        Addition { name: "agent.log".into(), content: whole_log },
+        Addition { name: "memory.json".into(), content: memory },
     ];
     additions.extend(notebooks(sandbox.guest()).await);
-    if let Some(content) = last_context(shared, log.job).await {
-        let content = futures::stream::once(async { Ok(content.into()) }).boxed();
-        additions.push(Addition { name: "context/current.json", content });
-    }
+    additions.extend(contexts(shared, log.job).await);
     let limit = spec.limits.disk.0;
     let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
     let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
@@ -163,15 +159,37 @@ async fn pack(
     }
 }
 
-/// The conversation with the model, if there was one.
-async fn last_context(shared: &Shared, job: JobId) -> Option<Vec<u8>> {
-    let mut body = shared.artifacts.get(&ArtifactKey::context(job), None).await.ok()?;
-    let mut content = Vec::new();
-    while let Some(piece) = body.stream.next().await {
-        content.extend_from_slice(&piece.ok()?);
-    }
-    Some(content)
+/// The most conversations that go into the ZIP: the last one, and the newest of those before.
+const MOST_CONTEXTS: usize = 100;
+
+/// The conversation with the model, if there was one, as it is and as it was each time before it was
+/// made smaller.
+async fn contexts(shared: &Shared, job: JobId) -> Vec<Addition> {
+    let keys = shared.artifacts.contexts(job).await.unwrap_or_else(|error| {
+        tracing::warn!(%job, %error, "the conversations cannot be listed");
+        Vec::new()
+    });
+    let newest = keys.into_iter().rev().take(MOST_CONTEXTS);
+    newest
+        .map(|key| {
+            let file = key.as_str().rsplit('/').next().unwrap_or_default();
+            let name = format!("context/{file}").into();
+            let artifacts = shared.artifacts.clone();
+            // Each is read when its turn comes. One that cannot be read is empty.
+            let content = futures::stream::once(async move {
+                let content = artifacts.read(&key, MOST_CONTEXT_BYTES).await;
+                Ok(content.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "a conversation cannot be read");
+                    Bytes::new()
+                }))
+            });
+            Addition { name, content: content.boxed() }
+        })
+        .collect()
 }
+
+/// Many times what a model reads.
+const MOST_CONTEXT_BYTES: u64 = 256 << 20;
 
 /// The events so far, as they go into the ZIP: page by page, since there can be many.
 fn whole_log(
@@ -224,7 +242,7 @@ async fn notebooks(guest: &GuestClient) -> Vec<Addition> {
             left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
             std::future::ready(piece.map(Ok))
         });
-        additions.push(Addition { name, content: content.boxed() });
+        additions.push(Addition { name: name.into(), content: content.boxed() });
     }
     additions
 }

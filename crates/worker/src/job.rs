@@ -71,8 +71,7 @@ pub(crate) async fn run_job(
     if let Ending::Stopped(reason) = &ending
         && !reason.ends_the_job()
     {
-        tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
-        return Ok(());
+        return leave(&log, *reason).await;
     }
     conclude(&shared, &log, &spec, ending, sandbox, &way_out, &stop).await
 }
@@ -90,8 +89,19 @@ async fn attend(guest: GuestClient) {
     }
 }
 
-/// How often a job is taken up without getting any further. More than a server is started again
-/// during a long step, and an end to a job that takes its server down each time.
+/// Leaves the job to its next worker. One that was told to end says so in the log: only a worker that
+/// vanished makes the next one wonder whether the job was the reason.
+pub(crate) async fn leave(log: &JobLog, reason: StopReason) -> Result<(), StoreError> {
+    tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
+    match reason {
+        StopReason::ShuttingDown => log.release().await,
+        // Somebody else holds it, and what we would write is refused.
+        StopReason::LeaseLost | StopReason::Cancelled | StopReason::TimeLimit => Ok(()),
+    }
+}
+
+/// How often a job is taken up without getting any further: an end to a job that takes its server
+/// down each time.
 const MOST_CLAIMS_WITHOUT_PROGRESS: u32 = 10;
 
 /// Why the job is not tried again, if it was tried too often.

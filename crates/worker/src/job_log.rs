@@ -45,6 +45,11 @@ impl JobLog {
         Ok(())
     }
 
+    /// Writes down that its holder lets go of the job.
+    pub(crate) async fn release(&self) -> Result<(), StoreError> {
+        self.append(vec![EventBody::Released { generation: self.generation }]).await
+    }
+
     /// Looks at the job as it stands by what was written under this claim.
     pub(crate) fn look<T>(&self, at: impl FnOnce(&JobView) -> T) -> T {
         at(&self.lock().view)

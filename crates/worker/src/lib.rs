@@ -18,6 +18,7 @@ mod mcp;
 mod memory;
 mod outcome;
 mod pack;
+mod pictures;
 mod queue;
 mod recording;
 mod retention;
@@ -28,7 +29,7 @@ mod way_out;
 mod world;
 mod zip_names;
 
-pub use live::{LiveSandbox, LiveSandboxes};
+pub use live::{LiveSandbox, LiveSandboxes, Used};
 pub use mcp::OperatorServer;
 pub use memory::Embedder;
 pub use queue::{Worker, WorkerSettings};

@@ -13,6 +13,7 @@ use bellglass_sandbox::client::{GuestClient, OutputSink};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use crate::attachments;
 use crate::capture::Capture;
 use crate::hands::{GUEST_GRACE, describe};
 use crate::job_log::JobLog;
@@ -60,7 +61,7 @@ impl LiveSandboxes {
 impl LiveSandbox {
     /// Runs a tool for somebody who is not the job's mind, and writes down that it did. The error is
     /// for that somebody.
-    pub async fn use_tool(&self, by: &str, call: ToolCall) -> Result<StepOutcome, String> {
+    pub async fn use_tool(&self, by: &str, call: ToolCall) -> Result<Used, String> {
         let Ok(_permit) = self.calls.try_acquire() else {
             return Err(format!("{MOST_CALLS} calls are under way in this sandbox; wait for one"));
         };
@@ -72,13 +73,25 @@ impl LiveSandbox {
             Ok(called) => called.map_err(|error| describe(&error)),
             Err(_) => Err("the guest did not keep the call's time limit".into()),
         };
+        let given = match &called {
+            Ok(result) => attachments::take(&self.guest, &id, &result.attachments).await,
+            Err(_) => Ok(Vec::new()),
+        };
         // Whatever came of it, nobody asks for it again.
         let _ = self.guest.forget_call(&id).await;
         let outcome = outcome::of_result(&keeper.0, called?, None);
+        let given = given.map_err(|error| error.to_string())?;
         let used = EventBody::ToolUsed { by: by.into(), call, outcome: Box::new(outcome.clone()) };
         self.log.append(vec![used]).await.map_err(|error| error.to_string())?;
-        Ok(outcome)
+        Ok(Used { outcome, given })
     }
+}
+
+/// What came of a call for somebody who is not the job's mind.
+pub struct Used {
+    pub outcome: StepOutcome,
+    /// What it gave beside text, each with its type. Kept by nobody else.
+    pub given: Vec<(String, Bytes)>,
 }
 
 /// Calls at once, beside those of the job's mind.

@@ -3,6 +3,7 @@
 mod allowance;
 mod archive;
 
+use std::borrow::Cow;
 use std::io;
 
 use bellglass_protocol::event::ResultSummary;
@@ -35,7 +36,7 @@ pub(crate) enum PackError {
 
 /// A file of ours that goes into the ZIP beside the workspace.
 pub(crate) struct Addition {
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
     pub(crate) content: BoxStream<'static, Result<Bytes, StoreError>>,
 }
 
@@ -75,7 +76,7 @@ async fn pack(
 enum Piece {
     Packed(Packed),
     /// A file of ours begins.
-    Addition(&'static str),
+    Addition(Cow<'static, str>),
     /// Data of that file.
     Added(Bytes),
     /// Everything is there; without this the ZIP is not finished.
@@ -125,7 +126,7 @@ fn zip(
     loop {
         match pieces.blocking_recv() {
             Some(Piece::Packed(packed)) => archive.take(&packed)?,
-            Some(Piece::Addition(name)) => archive.addition(name)?,
+            Some(Piece::Addition(name)) => archive.addition(&name)?,
             Some(Piece::Added(piece)) => archive.data(&piece)?,
             Some(Piece::Complete { note }) => {
                 let Finished { writer, sha256, entries, skipped } = archive.finish(note)?;
@@ -174,7 +175,7 @@ mod tests {
     }
 
     fn agent_log(content: Vec<Result<Bytes, StoreError>>) -> Vec<Addition> {
-        vec![Addition { name: "agent.log", content: futures::stream::iter(content).boxed() }]
+        vec![Addition { name: "agent.log".into(), content: futures::stream::iter(content).boxed() }]
     }
 
     #[tokio::test]

@@ -135,8 +135,7 @@ impl Worker {
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
         let ended = tokio::select! {
-            () = shutdown.cancelled() => Ok(()),
-            () = self.claim_jobs(&slots, &jobs) => Ok(()),
+            () = self.claim_jobs(&slots, &jobs, &shutdown) => Ok(()),
             // Without leases or cancellations no job can be driven well.
             ended = &mut heartbeat => ended,
             ended = &mut watch => ended,
@@ -159,22 +158,31 @@ impl Worker {
         self.shared.store.release_leases(&self.settings.name).await
     }
 
-    async fn claim_jobs(&self, slots: &Arc<Semaphore>, jobs: &TaskTracker) {
+    /// Returns at the shutdown, but never in the middle of a claim: a job that is claimed is taken on,
+    /// so that whoever holds it can say that it lets go of it.
+    async fn claim_jobs(
+        &self,
+        slots: &Arc<Semaphore>,
+        jobs: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) {
         let mut changes = self.shared.store.changes();
-        loop {
-            let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+        while !shutdown.is_cancelled() {
+            let slot = shutdown.run_until_cancelled(slots.clone().acquire_owned()).await;
+            let Some(slot) = slot else { return };
+            let slot = slot.expect("the semaphore is never closed");
             let claimed =
                 self.shared.store.claim_next_job(&self.settings.name, self.settings.lease).await;
             match claimed {
                 Ok(Some(claimed)) => self.take_on(claimed, slot, jobs),
                 Ok(None) => {
                     drop(slot);
-                    wait_for_work(&mut changes).await;
+                    shutdown.run_until_cancelled(wait_for_work(&mut changes)).await;
                 }
                 Err(error) => {
                     tracing::error!(%error, "cannot claim jobs; trying again in a second");
                     drop(slot);
-                    tokio::time::sleep(LOOK_AROUND).await;
+                    shutdown.run_until_cancelled(tokio::time::sleep(LOOK_AROUND)).await;
                 }
             }
         }

@@ -7,10 +7,12 @@ use std::hash::{BuildHasher as _, RandomState};
 use async_trait::async_trait;
 use bellglass_agent::context::Context;
 use bellglass_agent::mcp::Connected;
+use bellglass_agent::model::pictures::{LoadedPicture, Picture};
 use bellglass_agent::{JobTime, OtherResult, World};
 use bellglass_protocol::event::{Event, EventBody};
 use bellglass_protocol::step::StepOutcome;
 use bellglass_protocol::tool::ToolCall;
+use bellglass_protocol::wire::MAX_ATTACHMENT;
 use bellglass_store::Change;
 use bellglass_store::artifacts::ArtifactKey;
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::clock::Clock;
 use crate::hands::{HandsError, SandboxHands};
 use crate::memory::{self, Embedder};
+use crate::pictures;
 
 pub(crate) struct JobWorld<'a> {
     hands: SandboxHands<'a>,
@@ -81,6 +84,21 @@ impl World for JobWorld<'_> {
             bytes.extend_from_slice(&piece.map_err(|error| disk(&error))?);
         }
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    async fn picture(&mut self, picture: &Picture) -> Result<Option<LoadedPicture>, HandsError> {
+        let Some(key) = ArtifactKey::attachment_of(self.hands.log.job, &picture.artifact) else {
+            return Ok(None);
+        };
+        // Whatever is wrong with it, a picture is nothing that a job fails of.
+        let read = self.hands.artifacts.read(&key, MAX_ATTACHMENT).await;
+        Ok(match read {
+            Ok(content) => pictures::load(content).await,
+            Err(error) => {
+                tracing::warn!(job = %self.hands.log.job, %error, "a picture cannot be read");
+                None
+            }
+        })
     }
 
     async fn call_other(

@@ -1,5 +1,6 @@
-//! Makes a context smaller, in stages: trims large old results, drops views that newer ones stand
-//! for, and has the oldest part summarised. Each time by a tenth at least, or not at all.
+//! Makes a context smaller, in stages: leaves out old pictures, trims large old results, drops views
+//! that newer ones stand for, and has the oldest part summarised. Each time by a tenth at least, or
+//! not at all.
 
 use bellglass_protocol::model::{Compaction, Summary};
 
@@ -12,6 +13,9 @@ const KEPT_CHARACTERS: usize = 800;
 /// Turns at the end that stay as they are as long as there is another way.
 const PROTECTED_TURNS: usize = 6;
 
+/// The same for pictures and views of files, of which only the newest say how things are.
+const PROTECTED_VIEWS: usize = 2;
+
 /// How small a context is to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -21,6 +25,8 @@ pub struct Room {
     pub target: u64,
     /// What a summary may take.
     pub summary: u64,
+    /// How many pictures may stay.
+    pub pictures: usize,
 }
 
 /// The context cannot be made small enough.
@@ -56,6 +62,7 @@ impl Draft {
             to_summarise: None,
             plain_summary: String::new(),
         };
+        draft.leave_out_pictures();
         draft.trim(PROTECTED_TURNS);
         draft.drop_superseded();
         let mut protected = PROTECTED_TURNS;
@@ -88,6 +95,7 @@ impl Draft {
         draft.compaction.trimmed.sort_unstable();
         draft.compaction.trimmed.dedup();
         draft.compaction.dropped.sort_unstable();
+        draft.compaction.pictures.sort_unstable();
         draft
     }
 
@@ -133,6 +141,27 @@ impl Draft {
         kept.map(|(_, unit)| unit.tokens()).sum::<u64>() + self.room.summary
     }
 
+    /// Leaves out pictures, the oldest first, as long as there are too many or too little room. Those
+    /// of the last turns stay, unless they alone are too many.
+    fn leave_out_pictures(&mut self) {
+        let old = self.first_of_last(PROTECTED_VIEWS);
+        let mut left = self.context.pictures.len();
+        for (at, unit) in self.context.units.iter_mut().enumerate() {
+            let Unit::Turn(turn) = unit else { continue };
+            for entry in &mut turn.results {
+                let crowded = at < old && self.context.tokens > self.room.target;
+                if entry.pictures.is_empty() || (left <= self.room.pictures && !crowded) {
+                    continue;
+                }
+                left -= entry.pictures.len();
+                let before = entry.tokens;
+                leave_out_pictures(entry);
+                self.context.tokens = self.context.tokens + entry.tokens - before;
+                self.compaction.pictures.push(entry.seq);
+            }
+        }
+    }
+
     /// Cuts large results to head and tail, the oldest first, but those of the last turns.
     fn trim(&mut self, protected: usize) {
         let enough = if protected == 0 { self.room.most } else { self.room.target };
@@ -149,7 +178,7 @@ impl Draft {
                 }
                 let before = entry.tokens;
                 let Some(text) = trimmed(entry) else { continue };
-                if count(&text) * 5 > before * 4 {
+                if count(&text) * 5 > (before - entry.picture_tokens()) * 4 {
                     continue;
                 }
                 trim_entry(entry);
@@ -160,12 +189,12 @@ impl Draft {
         self.recount();
     }
 
-    /// Drops views of files that were seen or changed again later, and older pictures.
+    /// Drops views of files that were seen or changed again later.
     fn drop_superseded(&mut self) {
         if self.is_small_enough() {
             return;
         }
-        let protected = self.first_of_last(2);
+        let protected = self.first_of_last(PROTECTED_VIEWS);
         let mut newer = std::collections::HashSet::new();
         for (at, unit) in self.context.units.iter_mut().enumerate().rev() {
             let Unit::Turn(turn) = unit else { continue };
@@ -175,7 +204,7 @@ impl Draft {
                     Some(FileUse::Change(_)) | None => false,
                 };
                 let is_old = at < protected && entry.form != Form::Dropped;
-                if is_old && (superseded || !entry.images.is_empty()) {
+                if is_old && superseded {
                     drop_entry(entry);
                     self.compaction.dropped.push(entry.seq);
                 }
@@ -244,9 +273,22 @@ pub(super) fn trim_entry(entry: &mut Entry) {
 pub(super) fn drop_entry(entry: &mut Entry) {
     let what = match &entry.file {
         Some(file) => format!("an earlier view of {}; there is a newer one below", file.path()),
-        None => "an earlier picture".to_owned(),
+        None => "an earlier result".to_owned(),
     };
     let text =
         format!("[left out: {what}. Entry {} of the history has it: read_history]", entry.seq);
+    entry.pictures.clear();
     entry.rewrite(text, Form::Dropped);
+}
+
+pub(super) fn leave_out_pictures(entry: &mut Entry) {
+    if entry.pictures.is_empty() {
+        return;
+    }
+    entry.pictures.clear();
+    let text = format!(
+        "{}\n[its pictures are left out to save room; read_history of entry {} shows them again]",
+        entry.text, entry.seq
+    );
+    entry.rewrite(text, entry.form);
 }

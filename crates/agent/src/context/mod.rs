@@ -11,7 +11,8 @@ use std::sync::Arc;
 use bellglass_protocol::model::{AnswerBlock, Compaction};
 use serde_json::json;
 
-use crate::model::{Image, Message, ToolResult};
+use crate::model::pictures::Picture;
+use crate::model::{Message, ToolResult};
 use crate::tokens::{TOKENS_OF_FRAME, TOKENS_OF_IMAGE, count};
 
 /// All that a model is shown beside its instructions and tools. Cheap to clone.
@@ -22,6 +23,8 @@ pub struct Context {
     tokens: u64,
     /// The same as messages. Kept, so that a turn adds to it and does not build it anew.
     messages: Arc<Vec<Message>>,
+    /// All pictures in it, the oldest first.
+    pictures: Arc<Vec<Picture>>,
 }
 
 /// What is kept or left out as one: so no call is ever without its result.
@@ -56,7 +59,7 @@ pub struct Entry {
     pub call_id: Arc<str>,
     pub text: Arc<str>,
     pub failed: bool,
-    pub images: Vec<Image>,
+    pub pictures: Vec<Picture>,
     /// The file that it shows or changes.
     pub file: Option<FileUse>,
     tokens: u64,
@@ -92,20 +95,23 @@ impl Entry {
     pub fn new(seq: u64, call_id: &str, text: &str, failed: bool, file: Option<FileUse>) -> Self {
         let tokens = count(text) + TOKENS_OF_FRAME;
         let (call_id, text) = (call_id.into(), text.into());
-        Self { seq, call_id, text, failed, images: Vec::new(), file, tokens, form: Form::Whole }
+        Self { seq, call_id, text, failed, pictures: Vec::new(), file, tokens, form: Form::Whole }
     }
 
-    pub fn with_images(mut self, images: Vec<Image>) -> Self {
-        self.tokens += TOKENS_OF_IMAGE * images.len() as u64;
-        self.images = images;
+    pub fn with_pictures(mut self, pictures: Vec<Picture>) -> Self {
+        self.tokens += TOKENS_OF_IMAGE * pictures.len() as u64;
+        self.pictures = pictures;
         self
     }
 
     fn rewrite(&mut self, text: String, form: Form) {
-        self.tokens = count(&text) + TOKENS_OF_FRAME;
+        self.tokens = count(&text) + TOKENS_OF_FRAME + self.picture_tokens();
         self.text = text.into();
-        self.images.clear();
         self.form = form;
+    }
+
+    fn picture_tokens(&self) -> u64 {
+        TOKENS_OF_IMAGE * self.pictures.len() as u64
     }
 }
 
@@ -127,6 +133,9 @@ impl Context {
     pub fn add_result(&mut self, entry: Entry) {
         if let Some(Unit::Turn(turn)) = self.units.last_mut() {
             self.tokens += entry.tokens;
+            if !entry.pictures.is_empty() {
+                Arc::make_mut(&mut self.pictures).extend_from_slice(&entry.pictures);
+            }
             let messages = Arc::make_mut(&mut self.messages);
             match messages.last_mut() {
                 Some(Message::ToolResults(results)) => results.push(entry.to_result()),
@@ -151,6 +160,11 @@ impl Context {
         self.messages.clone()
     }
 
+    /// All pictures in it, the oldest first.
+    pub fn pictures(&self) -> Arc<Vec<Picture>> {
+        self.pictures.clone()
+    }
+
     fn push(&mut self, unit: Unit) {
         unit.write(Arc::make_mut(&mut self.messages));
         self.units.push(unit);
@@ -162,7 +176,7 @@ impl Context {
             Unit::Note(note) => json!({ "entry": note.seq, "role": "user", "text": &*note.text }),
             Unit::Turn(turn) => {
                 let results = turn.results.iter().map(|entry| {
-                    json!({
+                    let mut result = json!({
                         "entry": entry.seq,
                         "call_id": &*entry.call_id,
                         "text": &*entry.text,
@@ -172,7 +186,12 @@ impl Context {
                             Form::Trimmed => "head_and_tail",
                             Form::Dropped => "left_out",
                         },
-                    })
+                    });
+                    if !entry.pictures.is_empty() {
+                        let names = entry.pictures.iter().map(|picture| &*picture.artifact);
+                        result["pictures"] = names.collect();
+                    }
+                    result
                 });
                 json!({
                     "entry": turn.seq,
@@ -188,6 +207,9 @@ impl Context {
     /// Does what a recorded compaction says.
     pub fn apply(&mut self, compaction: &Compaction) {
         for entry in self.entries_mut() {
+            if compaction.pictures.binary_search(&entry.seq).is_ok() {
+                compaction::leave_out_pictures(entry);
+            }
             if compaction.dropped.binary_search(&entry.seq).is_ok() {
                 compaction::drop_entry(entry);
             } else if compaction.trimmed.binary_search(&entry.seq).is_ok() {
@@ -206,6 +228,15 @@ impl Context {
         let mut messages = Vec::with_capacity(2 * self.units.len());
         self.units.iter().for_each(|unit| unit.write(&mut messages));
         self.messages = Arc::new(messages);
+        self.pictures =
+            Arc::new(self.entries().flat_map(|entry| &entry.pictures).cloned().collect());
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.units.iter().flat_map(|unit| match unit {
+            Unit::Note(_) => [].iter(),
+            Unit::Turn(turn) => turn.results.iter(),
+        })
     }
 
     fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
@@ -222,7 +253,7 @@ impl Entry {
             call_id: self.call_id.clone(),
             text: self.text.clone(),
             failed: self.failed,
-            images: self.images.clone(),
+            pictures: self.pictures.clone(),
         }
     }
 }

@@ -14,7 +14,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde_json::{Value, json};
 
-use super::{MOST_MESSAGE, McpError, PROTOCOL_VERSION, Peer, outcome};
+use super::{MOST_MESSAGE, McpError, PROTOCOL_VERSION, Peer, answer_to, outcome};
 use crate::model::Secret;
 
 /// Which addresses may be spoken to.
@@ -25,6 +25,15 @@ pub enum Reach {
     /// A job did, which must not make the worker reach into the operator's network.
     PublicOnly,
 }
+
+/// How long to wait before a stream is gone on with, where the server does not say.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// How often one answer is waited for in a new stream. How long it may take in all is for others to
+/// say.
+const MOST_STREAMS: usize = 100;
 
 pub struct HttpPeer {
     client: reqwest::Client,
@@ -67,13 +76,19 @@ impl HttpPeer {
     }
 
     async fn post(&self, body: &Value) -> Result<reqwest::Response, McpError> {
+        let request = self.client.post(&self.url).json(body);
+        self.send(request.header(ACCEPT, "application/json, text/event-stream")).await
+    }
+
+    /// Goes on with a stream that ended, behind the last event of it that came.
+    async fn go_on(&self, last_event: &str) -> Result<reqwest::Response, McpError> {
+        let request = self.client.get(&self.url).header(ACCEPT, "text/event-stream");
+        self.send(request.header("last-event-id", last_event)).await
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, McpError> {
         let session = self.session.lock().expect("no code panics while it holds this lock").clone();
-        let mut request = self
-            .client
-            .post(&self.url)
-            .header(ACCEPT, "application/json, text/event-stream")
-            .header("mcp-protocol-version", PROTOCOL_VERSION)
-            .json(body);
+        let mut request = request.header("mcp-protocol-version", PROTOCOL_VERSION);
         for (name, value) in &self.headers {
             request = request.header(name, value.reveal());
         }
@@ -99,6 +114,42 @@ impl HttpPeer {
     }
 }
 
+impl HttpPeer {
+    /// Waits for an answer in a stream of events. A server may end the stream before it answers, and
+    /// then wants to be asked for the rest a little later.
+    async fn answer_in(&self, mut stream: reqwest::Response, id: u64) -> Result<Value, McpError> {
+        let (mut bytes, mut last_event) = (0, String::new());
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..MOST_STREAMS {
+            let mut events = stream.bytes_stream().eventsource();
+            while let Some(Ok(event)) = events.next().await {
+                bytes += event.data.len() + event.id.len();
+                if bytes > MOST_MESSAGE {
+                    return Err(McpError::Nonsense("it is longer than 8 MiB".into()));
+                }
+                if !event.id.is_empty() {
+                    last_event.clone_from(&event.id);
+                }
+                pause = event.retry.unwrap_or(pause).min(LONGEST_PAUSE);
+                let Ok(message) = serde_json::from_str::<Value>(&event.data) else { continue };
+                if let Some(answer) = answer_to(&message) {
+                    // It waits for this, so that it can go on with what it was asked.
+                    self.post(&answer).await?;
+                } else if message["id"] == id {
+                    return outcome(message);
+                }
+                // What else it says on the way, such as how far it is, is not for us.
+            }
+            if last_event.is_empty() {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            stream = self.go_on(&last_event).await?;
+        }
+        Err(McpError::Nonsense("the stream holds no answer".into()))
+    }
+}
+
 #[async_trait]
 impl Peer for HttpPeer {
     async fn request(&self, method: &str, params: Value) -> Result<Value, McpError> {
@@ -109,21 +160,7 @@ impl Peer for HttpPeer {
         let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let broken = |error: &dyn std::fmt::Display| McpError::Ended(error.to_string());
         if is_stream {
-            let mut events = response.bytes_stream().eventsource();
-            let mut bytes = 0;
-            while let Some(event) = events.next().await {
-                let event = event.map_err(|error| broken(&error))?;
-                bytes += event.data.len();
-                if bytes > MOST_MESSAGE {
-                    break;
-                }
-                // What else it says on the way, such as how far it is, is not for us.
-                match serde_json::from_str::<Value>(&event.data) {
-                    Ok(message) if message["id"] == id => return outcome(message),
-                    _ => {}
-                }
-            }
-            return Err(McpError::Nonsense("the stream holds no answer".into()));
+            return self.answer_in(response, id).await;
         }
         let mut pieces = response.bytes_stream();
         let mut text = Vec::new();

@@ -10,15 +10,18 @@ use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire
 use bellglass_protocol::model_offer::{ModelOffer, REPLAY};
 use serde::Deserialize;
 
-use super::chat::ChatModel;
-use super::embeddings::Embedder;
+use super::chat::Chat;
+use super::embeddings::{Embedder, Source};
 use super::http::{Endpoint, KeyHeader};
-use super::messages::MessagesModel;
+use super::messages::Messages;
+use super::pictures::Sight;
 pub use super::prices::Price;
 use super::recorder::{Recorded, Recorder};
 use super::replay::Replay;
-use super::responses::ResponsesModel;
+use super::responses::Responses;
+use super::wire::WireModel;
 use super::{Model, ModelError, Secret, prices};
+use crate::static_model::StaticModel;
 
 /// What the operator decided about models.
 #[derive(Clone, Debug, Default)]
@@ -34,8 +37,12 @@ pub struct CatalogueSettings {
     /// How many tokens a model reads at the most, where it is not known here.
     pub context_tokens: Option<u64>,
     pub reasoning: Option<Effort>,
+    /// Whether models can be shown pictures, where it is not known here.
+    pub sight: Option<Sight>,
     /// The model that says where texts lie by their meaning, such as `openai/text-embedding-3-small`.
     pub embeddings: Option<String>,
+    /// A model of this machine's that says the same, instead.
+    pub static_embeddings: Option<Arc<StaticModel>>,
     /// Where recordings are, which tasks play again as `replay/NAME`.
     pub recordings: Option<PathBuf>,
     /// Whether what is asked and answered is recorded there, by the task's job.
@@ -157,9 +164,12 @@ impl Catalogue {
 
     /// What turns texts into vectors, if anything does.
     pub fn embedder(&self) -> Option<Embedder> {
+        if let Some(model) = &self.settings.static_embeddings {
+            return Some(Embedder(Source::Static(model.clone())));
+        }
         let (provider, model) = self.settings.embeddings.as_deref()?.split_once('/')?;
         let endpoint = self.endpoint(self.settings.providers.get(provider)?);
-        Some(Embedder { endpoint, model: model.to_owned() })
+        Some(Embedder(Source::Endpoint { endpoint, model: model.to_owned() }))
     }
 
     fn endpoint(&self, settings: &ProviderSettings) -> Endpoint {
@@ -196,9 +206,9 @@ impl Catalogue {
             model => self.facts(provider, model),
         };
         Ok(match settings.wire {
-            Wire::Chat => Arc::new(ChatModel { endpoint, facts }),
-            Wire::Responses => Arc::new(ResponsesModel { endpoint, facts }),
-            Wire::Messages => Arc::new(MessagesModel { endpoint, facts }),
+            Wire::Chat => Arc::new(WireModel::<Chat>::new(endpoint, facts)),
+            Wire::Responses => Arc::new(WireModel::<Responses>::new(endpoint, facts)),
+            Wire::Messages => Arc::new(WireModel::<Messages>::new(endpoint, facts)),
         })
     }
 
@@ -217,8 +227,9 @@ impl Catalogue {
         let context_tokens =
             self.settings.context_tokens.or(known_context).unwrap_or(CONTEXT_TOKENS);
         let reasoning = self.settings.reasoning;
+        let sight = self.settings.sight.or(known_sight(&name)).unwrap_or(Sight::Blind);
         let model = model.to_owned();
-        ModelFacts { name, model, context_tokens, output_tokens, reasoning, price }
+        ModelFacts { name, model, context_tokens, output_tokens, reasoning, sight, price }
     }
 }
 
@@ -240,6 +251,24 @@ fn known_sizes(name: &str) -> (Option<u64>, u64) {
     found.map_or((None, 32_000), |(_, context, output)| (Some(*context), *output))
 }
 
+/// Whether a model can be shown pictures, where it is known. One that cannot refuses the whole
+/// conversation, so nothing is guessed.
+fn known_sight(name: &str) -> Option<Sight> {
+    const KNOWN: [(&str, Sight); 10] = [
+        ("openai/o1-mini", Sight::Blind),
+        ("openai/o3-mini", Sight::Blind),
+        ("openai/o", Sight::Sees),
+        ("openai/gpt-4o", Sight::Sees),
+        ("openai/gpt-4.1", Sight::Sees),
+        ("openai/gpt-4-turbo", Sight::Sees),
+        ("openai/gpt-5", Sight::Sees),
+        ("anthropic/claude-2", Sight::Blind),
+        ("anthropic/claude-instant", Sight::Blind),
+        ("anthropic/claude-", Sight::Sees),
+    ];
+    KNOWN.iter().find(|(start, _)| name.starts_with(start)).map(|(_, sight)| *sight)
+}
+
 /// What is known about a model.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelFacts {
@@ -251,6 +280,7 @@ pub(crate) struct ModelFacts {
     /// The most that it is asked to write, where that has to be said.
     pub(crate) output_tokens: u64,
     pub(crate) reasoning: Option<Effort>,
+    pub(crate) sight: Sight,
     price: Option<Price>,
 }
 
@@ -311,6 +341,23 @@ mod tests {
         let catalogue = catalogue(CatalogueSettings::default());
         assert_eq!(catalogue.facts("local", "x").context_tokens, 1_000_000);
         assert_eq!(catalogue.facts("anthropic", "claude-x").context_tokens, 200_000);
+    }
+
+    #[test]
+    fn pictures_are_for_models_that_are_known_to_see() {
+        let unsaid = catalogue(CatalogueSettings::default());
+        for (provider, model, sight) in [
+            ("openai", "gpt-5.1", Sight::Sees),
+            ("openai", "o3-mini", Sight::Blind),
+            ("openai", "default", Sight::Blind),
+            ("anthropic", "claude-sonnet-4-5", Sight::Sees),
+            ("local", "x", Sight::Blind),
+        ] {
+            assert_eq!(unsaid.facts(provider, model).sight, sight, "{provider}/{model}");
+        }
+        let sight = Some(Sight::Sees);
+        let said = catalogue(CatalogueSettings { sight, ..CatalogueSettings::default() });
+        assert_eq!(said.facts("local", "x").sight, Sight::Sees);
     }
 
     #[test]

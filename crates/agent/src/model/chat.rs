@@ -2,54 +2,73 @@
 
 use std::time::Instant;
 
-use async_trait::async_trait;
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
+use eventsource_stream::Event;
 use serde_json::{Value, json};
 
 use super::catalogue::ModelFacts;
-use super::http::{Endpoint, json as parse};
-use super::{Message, Model, ModelError, Request, ToolDefinition, ToolResult, arguments_object};
+use super::http::json as parse;
+use super::wire::{Gather, Taken, cut, shown};
+use super::{Live, Message, ModelError, Request, ToolDefinition, ToolResult, arguments_object};
 
-pub(crate) struct ChatModel {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) facts: ModelFacts,
+/// An answer as far as it has come.
+#[derive(Default)]
+pub(super) struct Chat {
+    text: String,
+    reasoning: String,
+    /// The field under which the server gives its reasoning.
+    reasoning_field: &'static str,
+    calls: Vec<Call>,
+    finish: Option<String>,
+    usage: Usage,
+    saw_choice: bool,
+    /// The server said that this is all.
+    is_done: bool,
 }
 
-#[async_trait]
-impl Model for ChatModel {
-    fn name(&self) -> &str {
-        &self.facts.name
+#[derive(Default)]
+struct Call {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Gather for Chat {
+    const PATH: &'static str = "/chat/completions";
+
+    fn body(request: &Request, facts: &ModelFacts) -> Value {
+        body(request, facts)
     }
 
-    fn context_tokens(&self) -> u64 {
-        self.facts.context_tokens
-    }
-
-    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
-        let started = Instant::now();
-        let body = body(request, &self.facts);
-        let mut events = self.endpoint.stream("/chat/completions", &body).await?;
-        let mut answer = Gathered::default();
-        let mut is_done = false;
-        while let Some(event) = events.next().await? {
-            if event.data.trim() == "[DONE]" {
-                is_done = true;
-                break;
-            }
-            let chunk = parse(&event)?;
-            if !chunk["error"].is_null() {
-                return Err(events.error(&chunk));
-            }
-            request.live.say(chunk["choices"][0]["delta"]["content"].as_str());
-            answer.take(&chunk);
+    fn take(&mut self, event: &Event, live: &Live) -> Result<Taken, ModelError> {
+        if event.data.trim() == "[DONE]" {
+            self.is_done = true;
+            return Ok(Taken::Whole);
         }
-        if answer.finish.is_none() && !(is_done && answer.has_content()) {
-            return Err(match (is_done, answer.saw_choice) {
+        let chunk = parse(event)?;
+        if !chunk["error"].is_null() {
+            return Ok(Taken::Failed(chunk));
+        }
+        live.say(chunk["choices"][0]["delta"]["content"].as_str());
+        self.take_chunk(&chunk);
+        Ok(Taken::More)
+    }
+
+    fn finish(
+        self,
+        request: &Request,
+        facts: &ModelFacts,
+        started: Instant,
+    ) -> Result<ModelAnswer, ModelError> {
+        let has_content = !self.text.is_empty() || !self.calls.is_empty();
+        if self.finish.is_none() && !(self.is_done && has_content) {
+            return Err(match (self.is_done, self.saw_choice) {
                 (true, false) => ModelError::Nonsense("there are no choices in it".into()),
-                _ => ModelError::Cut("the stream ended before the answer did".into()),
+                _ => cut(),
             });
         }
-        Ok(answer.finish(&self.facts, request.messages.len(), started))
+        Ok(self.answer(facts, request.messages.len(), started))
     }
 }
 
@@ -59,7 +78,7 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
         match message {
             Message::User(text) => messages.push(json!({ "role": "user", "content": &**text })),
             Message::Assistant(blocks) => messages.push(assistant(blocks)),
-            Message::ToolResults(results) => push_results(&mut messages, results),
+            Message::ToolResults(results) => push_results(&mut messages, results, request, facts),
         }
     }
     let mut body = json!({
@@ -125,52 +144,30 @@ fn assistant(blocks: &[AnswerBlock]) -> Value {
 }
 
 /// A tool's message holds text alone, so pictures follow in a message of the user's.
-fn push_results(messages: &mut Vec<Value>, results: &[ToolResult]) {
+fn push_results(
+    messages: &mut Vec<Value>,
+    results: &[ToolResult],
+    request: &Request,
+    facts: &ModelFacts,
+) {
+    let mut parts = Vec::new();
     for result in results {
+        let (text, pictures) = shown(result, request, facts);
         messages.push(json!({
-            "role": "tool", "tool_call_id": &*result.call_id, "content": &*result.text,
+            "role": "tool", "tool_call_id": &*result.call_id, "content": text,
+        }));
+        parts.extend(pictures.into_iter().map(|picture| {
+            let url = format!("data:{};base64,{}", picture.media_type, picture.base64);
+            json!({ "type": "image_url", "image_url": { "url": url, "detail": "high" } })
         }));
     }
-    let pictures: Vec<Value> = results
-        .iter()
-        .flat_map(|result| &result.images)
-        .map(|image| {
-            let url = format!("data:{};base64,{}", image.media_type, image.base64);
-            json!({ "type": "image_url", "image_url": { "url": url } })
-        })
-        .collect();
-    if !pictures.is_empty() {
-        messages.push(json!({ "role": "user", "content": pictures }));
+    if !parts.is_empty() {
+        messages.push(json!({ "role": "user", "content": parts }));
     }
 }
 
-/// An answer as far as it has come.
-#[derive(Default)]
-struct Gathered {
-    text: String,
-    reasoning: String,
-    /// The field under which the server gives its reasoning.
-    reasoning_field: &'static str,
-    calls: Vec<Call>,
-    finish: Option<String>,
-    usage: Usage,
-    saw_choice: bool,
-}
-
-#[derive(Default)]
-struct Call {
-    index: Option<u64>,
-    id: String,
-    name: String,
-    arguments: String,
-}
-
-impl Gathered {
-    fn has_content(&self) -> bool {
-        !self.text.is_empty() || !self.calls.is_empty()
-    }
-
-    fn take(&mut self, chunk: &Value) {
+impl Chat {
+    fn take_chunk(&mut self, chunk: &Value) {
         let usage = &chunk["usage"];
         if usage.is_object() {
             let number = |value: &Value| value.as_u64().unwrap_or_default();
@@ -234,7 +231,7 @@ impl Gathered {
         }
     }
 
-    fn finish(self, facts: &ModelFacts, turn: usize, started: Instant) -> ModelAnswer {
+    fn answer(self, facts: &ModelFacts, turn: usize, started: Instant) -> ModelAnswer {
         let mut blocks = Vec::new();
         if !self.reasoning.is_empty() {
             let data = json!({ self.reasoning_field: self.reasoning });
@@ -263,9 +260,9 @@ impl Gathered {
 mod tests {
     use super::*;
 
-    fn gathered(chunks: &[Value]) -> Gathered {
-        let mut answer = Gathered::default();
-        chunks.iter().for_each(|chunk| answer.take(chunk));
+    fn gathered(chunks: &[Value]) -> Chat {
+        let mut answer = Chat::default();
+        chunks.iter().for_each(|chunk| answer.take_chunk(chunk));
         answer
     }
 

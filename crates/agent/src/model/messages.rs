@@ -3,46 +3,62 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use async_trait::async_trait;
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
+use eventsource_stream::Event;
 use serde_json::{Value, json};
 
 use super::catalogue::{Effort, ModelFacts};
-use super::http::{Endpoint, json as parse};
-use super::{Message, Model, ModelError, Request, ToolDefinition, ToolResult, arguments_object};
+use super::http::json as parse;
+use super::wire::{Gather, Taken, cut, shown};
+use super::{Live, Message, ModelError, Request, ToolDefinition, ToolResult, arguments_object};
 
-pub(crate) struct MessagesModel {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) facts: ModelFacts,
+/// An answer as far as it has come.
+#[derive(Default)]
+pub(super) struct Messages {
+    blocks: BTreeMap<u64, Value>,
+    /// The arguments of calls, which come as pieces of JSON text.
+    arguments: BTreeMap<u64, String>,
+    stop: Option<String>,
+    usage: Usage,
+    is_whole: bool,
 }
 
-#[async_trait]
-impl Model for MessagesModel {
-    fn name(&self) -> &str {
-        &self.facts.name
+impl Gather for Messages {
+    const PATH: &'static str = "/messages";
+
+    fn body(request: &Request, facts: &ModelFacts) -> Value {
+        body(request, facts)
     }
 
-    fn context_tokens(&self) -> u64 {
-        self.facts.context_tokens
-    }
-
-    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
-        let started = Instant::now();
-        let body = body(request, &self.facts);
-        let mut events = self.endpoint.stream("/messages", &body).await?;
-        let mut answer = Gathered::default();
-        while let Some(event) = events.next().await? {
-            let data = parse(&event)?;
-            match data["type"].as_str().unwrap_or(&event.event) {
-                "error" => return Err(events.error(&data)),
-                "message_stop" => return Ok(answer.finish(&self.facts, started)),
-                _ => {
-                    request.live.say(data["delta"]["text"].as_str());
-                    answer.take(&data);
-                }
+    fn take(&mut self, event: &Event, live: &Live) -> Result<Taken, ModelError> {
+        let data = parse(event)?;
+        Ok(match data["type"].as_str().unwrap_or(&event.event) {
+            "error" => Taken::Failed(data),
+            "message_stop" => {
+                self.is_whole = true;
+                Taken::Whole
             }
+            _ => {
+                live.say(data["delta"]["text"].as_str());
+                self.take_data(&data);
+                Taken::More
+            }
+        })
+    }
+
+    fn finish(
+        self,
+        _: &Request,
+        facts: &ModelFacts,
+        started: Instant,
+    ) -> Result<ModelAnswer, ModelError> {
+        match self.is_whole {
+            true if self.blocks.is_empty() && self.stop.is_none() => {
+                Err(ModelError::Nonsense("there is nothing in it".into()))
+            }
+            true => Ok(self.answer(facts, started)),
+            false => Err(cut()),
         }
-        Err(ModelError::Cut("the stream ended before the answer did".into()))
     }
 }
 
@@ -63,7 +79,9 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
             Message::Assistant(blocks) => {
                 ("assistant", blocks.iter().filter_map(block).collect::<Vec<_>>())
             }
-            Message::ToolResults(results) => ("user", results.iter().map(result).collect()),
+            Message::ToolResults(results) => {
+                ("user", results.iter().map(|one| result(one, request, facts)).collect())
+            }
         };
         if content.is_empty() {
             continue;
@@ -130,12 +148,13 @@ fn block(block: &AnswerBlock) -> Option<Value> {
     })
 }
 
-fn result(result: &ToolResult) -> Value {
-    let text = if result.text.is_empty() { "(no output)" } else { &*result.text };
+fn result(result: &ToolResult, request: &Request, facts: &ModelFacts) -> Value {
+    let (text, pictures) = shown(result, request, facts);
+    let text = if text.is_empty() { "(no output)" } else { &*text };
     let mut content = vec![json!({ "type": "text", "text": text })];
-    content.extend(result.images.iter().map(|image| {
+    content.extend(pictures.into_iter().map(|picture| {
         let source = json!({
-            "type": "base64", "media_type": image.media_type, "data": &*image.base64,
+            "type": "base64", "media_type": picture.media_type, "data": picture.base64,
         });
         json!({ "type": "image", "source": source })
     }));
@@ -147,18 +166,8 @@ fn result(result: &ToolResult) -> Value {
     })
 }
 
-/// An answer as far as it has come.
-#[derive(Default)]
-struct Gathered {
-    blocks: BTreeMap<u64, Value>,
-    /// The arguments of calls, which come as pieces of JSON text.
-    arguments: BTreeMap<u64, String>,
-    stop: Option<String>,
-    usage: Usage,
-}
-
-impl Gathered {
-    fn take(&mut self, data: &Value) {
+impl Messages {
+    fn take_data(&mut self, data: &Value) {
         let index = data["index"].as_u64().unwrap_or_default();
         match data["type"].as_str() {
             Some("message_start") => self.take_usage(&data["message"]["usage"]),
@@ -206,7 +215,7 @@ impl Gathered {
         }
     }
 
-    fn finish(mut self, facts: &ModelFacts, started: Instant) -> ModelAnswer {
+    fn answer(mut self, facts: &ModelFacts, started: Instant) -> ModelAnswer {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut blocks = Vec::new();
         for (index, block) in self.blocks {
@@ -256,14 +265,14 @@ mod tests {
 
     #[test]
     fn thinking_keeps_its_signature() {
-        let mut answer = Gathered::default();
+        let mut answer = Messages::default();
         for data in [
             json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "thinking", "thinking": "", "signature": "" } }),
             json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "thinking_delta", "thinking": "let me" } }),
             json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "thinking_delta", "thinking": " see" } }),
             json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "signature_delta", "signature": "c2ln" } }),
         ] {
-            answer.take(&data);
+            answer.take_data(&data);
         }
         let whole = json!({ "type": "thinking", "thinking": "let me see", "signature": "c2ln" });
         assert_eq!(answer.blocks[&0], whole);

@@ -8,6 +8,7 @@ mod chat;
 pub mod embeddings;
 mod http;
 mod messages;
+pub mod pictures;
 mod prices;
 mod recorder;
 mod recording;
@@ -15,6 +16,7 @@ mod replay;
 mod responses;
 pub mod retry;
 mod secret;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +25,7 @@ use async_trait::async_trait;
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer};
 use tokio::sync::mpsc::UnboundedSender;
 
+use pictures::{Picture, Pictures, Sight};
 pub use secret::Secret;
 
 /// Answers requests.
@@ -33,6 +36,9 @@ pub trait Model: Send + Sync {
 
     /// How many tokens it can read and write in one call.
     fn context_tokens(&self) -> u64;
+
+    /// Whether it can be shown pictures.
+    fn sight(&self) -> Sight;
 
     /// Asks once. Returns a whole answer, or an error that says whether to ask again.
     async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError>;
@@ -50,6 +56,7 @@ pub struct Request {
     pub most_output: Option<u64>,
     /// Requests of one conversation share it, and with it the provider's cache.
     pub conversation: Arc<str>,
+    pub pictures: Pictures,
     pub live: Live,
 }
 
@@ -95,15 +102,7 @@ pub struct ToolResult {
     pub call_id: Arc<str>,
     pub text: Arc<str>,
     pub failed: bool,
-    pub images: Vec<Image>,
-}
-
-/// A picture that a tool made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
-    /// Such as `image/png`.
-    pub media_type: String,
-    pub base64: Arc<str>,
+    pub pictures: Vec<Picture>,
 }
 
 /// Why there is no answer.

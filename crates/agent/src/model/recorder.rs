@@ -8,6 +8,7 @@ use bellglass_protocol::model::ModelAnswer;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Mutex;
 
+use super::pictures::Sight;
 use super::recording::{Exchange, Head, RecordedMessage, RecordedReply, VERSION};
 use super::{Model, ModelError, Request};
 
@@ -64,6 +65,10 @@ impl Model for Recorded {
 
     fn context_tokens(&self) -> u64 {
         self.model.context_tokens()
+    }
+
+    fn sight(&self) -> Sight {
+        self.model.sight()
     }
 
     async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {

@@ -79,7 +79,7 @@ impl RecordedMessage {
                         call_id: result.call_id.to_string(),
                         text: result.text.to_string(),
                         failed: result.failed,
-                        images: result.images.len(),
+                        images: result.pictures.len(),
                     })
                     .collect(),
             ),

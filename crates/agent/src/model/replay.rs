@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bellglass_protocol::model::ModelAnswer;
 
+use super::pictures::Sight;
 use super::recording::{Exchange, Head, RecordedMessage, RecordedReply, VERSION};
 use super::{Model, ModelError, Request};
 
@@ -133,6 +134,11 @@ impl Model for Replay {
         self.context_tokens
     }
 
+    /// A recording only counts pictures.
+    fn sight(&self) -> Sight {
+        Sight::Blind
+    }
+
     async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
         self.answer(request)
     }
@@ -150,6 +156,7 @@ mod tests {
             messages: Arc::new(texts.iter().map(|text| Message::User((*text).into())).collect()),
             most_output: None,
             conversation: "".into(),
+            pictures: Default::default(),
             live: Default::default(),
         }
     }

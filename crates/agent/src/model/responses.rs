@@ -2,55 +2,68 @@
 
 use std::time::Instant;
 
-use async_trait::async_trait;
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
+use eventsource_stream::Event;
 use serde_json::{Value, json};
 
 use super::catalogue::ModelFacts;
-use super::http::{Endpoint, json as parse};
-use super::{Message, Model, ModelError, Request, ToolDefinition, ToolResult, arguments_object};
+use super::http::json as parse;
+use super::wire::{Gather, Taken, cut, shown};
+use super::{Live, Message, ModelError, Request, ToolDefinition, ToolResult, arguments_object};
 
-pub(crate) struct ResponsesModel {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) facts: ModelFacts,
+/// An answer as far as it has come.
+#[derive(Default)]
+pub(super) struct Responses {
+    items: Vec<Value>,
+    /// What the server says about the whole of it, at its end.
+    response: Option<Value>,
 }
 
-#[async_trait]
-impl Model for ResponsesModel {
-    fn name(&self) -> &str {
-        &self.facts.name
+impl Gather for Responses {
+    const PATH: &'static str = "/responses";
+
+    fn body(request: &Request, facts: &ModelFacts) -> Value {
+        body(request, facts)
     }
 
-    fn context_tokens(&self) -> u64 {
-        self.facts.context_tokens
-    }
-
-    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
-        let started = Instant::now();
-        let body = body(request, &self.facts);
-        let mut events = self.endpoint.stream("/responses", &body).await?;
-        let mut items: Vec<Value> = Vec::new();
-        loop {
-            let Some(event) = events.next().await? else {
-                return Err(ModelError::Cut("the stream ended before the answer did".into()));
-            };
-            let mut data = parse(&event)?;
-            match data["type"].as_str().unwrap_or(&event.event) {
-                "response.output_item.done" => items.push(data["item"].take()),
-                "response.output_text.delta" => request.live.say(data["delta"].as_str()),
-                "response.completed" | "response.incomplete" => {
-                    let response = &data["response"];
-                    if items.is_empty() {
-                        items = response["output"].as_array().cloned().unwrap_or_default();
-                    }
-                    return Ok(answer(&items, response, &self.facts, started));
-                }
-                "response.failed" => return Err(events.error(&data["response"])),
-                "error" => return Err(events.error(&data)),
-                // Pieces of what the items then hold whole.
-                _ => {}
+    fn take(&mut self, event: &Event, live: &Live) -> Result<Taken, ModelError> {
+        let mut data = parse(event)?;
+        Ok(match data["type"].as_str().unwrap_or(&event.event) {
+            "response.output_item.done" => {
+                self.items.push(data["item"].take());
+                Taken::More
             }
+            "response.output_text.delta" => {
+                live.say(data["delta"].as_str());
+                Taken::More
+            }
+            "response.completed" | "response.incomplete" => {
+                self.response = Some(data["response"].take());
+                Taken::Whole
+            }
+            "response.failed" => Taken::Failed(data["response"].take()),
+            "error" => Taken::Failed(data),
+            // Pieces of what the items then hold whole.
+            _ => Taken::More,
+        })
+    }
+
+    fn finish(
+        self,
+        _: &Request,
+        facts: &ModelFacts,
+        started: Instant,
+    ) -> Result<ModelAnswer, ModelError> {
+        let response = self.response.ok_or_else(cut)?;
+        let mut items = self.items;
+        if items.is_empty() {
+            items = response["output"].as_array().cloned().unwrap_or_default();
         }
+        // An answer may well be empty, but then the server says what it cost.
+        if items.is_empty() && response["usage"].is_null() {
+            return Err(ModelError::Nonsense("there is nothing in it".into()));
+        }
+        Ok(answer(&items, &response, facts, started))
     }
 }
 
@@ -62,7 +75,9 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
                 "role": "user", "content": [{ "type": "input_text", "text": &**text }],
             })),
             Message::Assistant(blocks) => input.extend(blocks.iter().filter_map(item)),
-            Message::ToolResults(results) => input.extend(results.iter().map(result)),
+            Message::ToolResults(results) => {
+                input.extend(results.iter().map(|one| result(one, request, facts)));
+            }
         }
     }
     let mut body = json!({
@@ -114,14 +129,15 @@ fn item(block: &AnswerBlock) -> Option<Value> {
     })
 }
 
-fn result(result: &ToolResult) -> Value {
-    let output = if result.images.is_empty() {
-        Value::from(&*result.text)
+fn result(result: &ToolResult, request: &Request, facts: &ModelFacts) -> Value {
+    let (text, pictures) = shown(result, request, facts);
+    let output = if pictures.is_empty() {
+        Value::from(text)
     } else {
-        let mut parts = vec![json!({ "type": "input_text", "text": &*result.text })];
-        parts.extend(result.images.iter().map(|image| {
-            let url = format!("data:{};base64,{}", image.media_type, image.base64);
-            json!({ "type": "input_image", "image_url": url })
+        let mut parts = vec![json!({ "type": "input_text", "text": text })];
+        parts.extend(pictures.into_iter().map(|picture| {
+            let url = format!("data:{};base64,{}", picture.media_type, picture.base64);
+            json!({ "type": "input_image", "image_url": url, "detail": "high" })
         }));
         parts.into()
     };

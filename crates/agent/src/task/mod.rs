@@ -5,6 +5,7 @@
 //! all of this can be tried without a clock or a network.
 
 mod budget;
+mod pictures;
 mod prompt;
 mod results;
 mod state;
@@ -27,6 +28,7 @@ use self::stuck::Verdict;
 use crate::context::Context;
 use crate::context::compaction::{Draft, Room};
 use crate::mind::{Effect, Lookup, Mind};
+use crate::model::pictures::Pictures;
 use crate::model::{Live, Message, Request, ToolDefinition};
 use crate::tokens::{Calibration, count};
 use crate::tools::own::OwnCall;
@@ -91,6 +93,7 @@ impl TaskMind {
             messages: self.state.context.messages(),
             most_output: None,
             conversation: self.state.conversation.clone(),
+            pictures: Pictures::named(self.state.context.pictures()),
             live: Live::default(),
         }
     }
@@ -101,7 +104,15 @@ impl TaskMind {
         // A share of it is for the answer.
         let readable = self.calibration.invert(limit - limit / 5);
         let most = readable.checked_sub(self.fixed_tokens)?;
-        Some(Room { most, target: most * 6 / 10, summary: (most / 8).min(8_000) })
+        let (target, summary) = (most / 10 * 6, (most / 8).min(8_000));
+        let context = &self.state.context;
+        if !pictures::are_too_many(&context.pictures()) {
+            return Some(Room { most, target, summary, pictures: usize::MAX });
+        }
+        // If there is room for words, no more of them goes than has to.
+        let less = context.tokens() * 9 / 10;
+        let target = if context.tokens() > most { target } else { less };
+        Some(Room { most: most.min(less), target, summary, pictures: pictures::KEPT })
     }
 
     /// What to do about a conversation that has grown too long, if it has.
@@ -114,7 +125,7 @@ impl TaskMind {
             );
             return Some(Effect::Finish(Err(error("context_exhausted", message))));
         };
-        if self.state.context.tokens() <= room.most {
+        if self.state.context.tokens() <= room.most && room.pictures == usize::MAX {
             return None;
         }
         let draft = Draft::new(&self.state.context, room);
@@ -124,6 +135,7 @@ impl TaskMind {
             messages: Arc::new(vec![Message::User(text.into())]),
             most_output: Some(room.summary.max(256)),
             conversation: self.state.conversation.clone(),
+            pictures: Pictures::default(),
             live: Live::default(),
         });
         Some(Effect::Compact { draft: Box::new(draft), request })
@@ -174,6 +186,7 @@ impl TaskMind {
             messages: Arc::new(vec![Message::User(words.into())]),
             most_output: Some(1500),
             conversation: self.state.conversation.clone(),
+            pictures: Pictures::default(),
             live: Live::default(),
         };
         Some(Effect::Extract { project, request })
@@ -224,7 +237,7 @@ impl TaskMind {
                     return Effect::Finish(Err(error));
                 }
                 let n = call.step.unwrap_or(self.state.last_step + 1);
-                Effect::Perform { n, call: tool_call.clone() }
+                Effect::Perform { n, call: pictures::fitted(tool_call, self.state.screen) }
             }
             Understood::Mistake(message) => Effect::Record(vec![answer(message.clone(), true)]),
             Understood::Own(OwnCall::Plan(plan)) => {
@@ -284,6 +297,7 @@ impl Mind for TaskMind {
                 if spec.plan == PlanMode::Review {
                     self.state.review = Review::Wanted;
                 }
+                self.state.screen = spec.desktop.unwrap_or_default();
                 self.state.context.add_note(seq, &prompt::first_message(spec));
             }
             EventBody::SandboxReady { .. } => {
@@ -382,6 +396,7 @@ impl Mind for TaskMind {
                 });
             }
             EventBody::Claimed { .. }
+            | EventBody::Released { .. }
             | EventBody::StepOutput { .. }
             | EventBody::ModelSaid { .. }
             | EventBody::McpConnected { .. }

@@ -1,18 +1,21 @@
 //! Where a task stands, as far as it is gone when the sandbox is lost: the conversation, the calls that
 //! have no result yet, and what the user is asked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bellglass_protocol::approval::Decision;
 use bellglass_protocol::event::JobError;
+use bellglass_protocol::job::Screen;
 use bellglass_protocol::model::{AnswerBlock, StopCause};
 use bellglass_protocol::step::StepOutcome;
 
-use super::results;
 use super::stuck::{self, Turn, Watch};
+use super::{pictures, results};
 use crate::context::{Context, Entry};
 use crate::model::ToolDefinition;
+use crate::model::pictures::Picture;
+use crate::tools::own::OwnCall;
 use crate::tools::{self, Understood};
 
 /// What is gone when the sandbox is lost and the task begins again.
@@ -20,6 +23,10 @@ use crate::tools::{self, Understood};
 pub(super) struct State {
     pub(super) conversation: Arc<str>,
     pub(super) context: Context,
+    /// The screen of the job's desktop, if it uses one.
+    pub(super) screen: Screen,
+    /// The pictures of each entry that has some, also where the context has them no more.
+    pub(super) pictures: BTreeMap<u64, Vec<Picture>>,
     /// Calls of the last answer that have no result yet, in order.
     pub(super) pending: VecDeque<PendingCall>,
     /// Messages that wait until no call is without a result.
@@ -94,7 +101,7 @@ pub(super) enum Consent {
 impl State {
     /// The task from its beginning: what was done in the lost sandbox is void.
     pub(super) fn begin_again(&mut self) {
-        let (paused, conversation) = (self.paused, self.conversation.clone());
+        let (paused, conversation, screen) = (self.paused, self.conversation.clone(), self.screen);
         // What was approved stays so; what was only shown is shown again.
         let review = match self.review {
             Review::NotWanted => Review::NotWanted,
@@ -104,7 +111,7 @@ impl State {
         if let Some(crate::model::Message::User(task)) = self.context.messages().first() {
             context.add_note(1, task);
         }
-        *self = Self { paused, conversation, context, review, ..Self::default() };
+        *self = Self { paused, conversation, screen, context, review, ..Self::default() };
     }
 
     pub(super) fn take_step(&mut self, seq: u64, n: u32, outcome: &StepOutcome) {
@@ -115,7 +122,12 @@ impl State {
             _ => None,
         };
         let text = results::of_step(n, outcome, seq);
-        self.context.add_result(Entry::new(seq, &call.id, &text, failed, file));
+        let shown = pictures::of_step(outcome);
+        if !shown.is_empty() {
+            self.pictures.insert(seq, shown.clone());
+        }
+        let entry = Entry::new(seq, &call.id, &text, failed, file);
+        self.context.add_result(entry.with_pictures(shown));
         self.turn.actions.push(format!("{} {}", call.name, call.arguments));
         self.turn.results.push(outcome.output.clone());
         self.turn.words.push(short_call(&call));
@@ -126,7 +138,16 @@ impl State {
         let is_next = self.pending.front().is_some_and(|call| call.id == call_id);
         let Some(call) = self.pending.pop_front_if(|_| is_next) else { return };
         let text = results::bounded(output, seq);
-        self.context.add_result(Entry::new(seq, &call.id, &text, failed, None));
+        let again = match &call.understood {
+            Understood::Own(OwnCall::ReadHistory(read)) => {
+                let last = read.to.unwrap_or(read.from).max(read.from);
+                let found = self.pictures.range(read.from..=last).flat_map(|(_, shown)| shown);
+                found.take(pictures::MOST_AT_ONCE).cloned().collect()
+            }
+            _ => Vec::new(),
+        };
+        let entry = Entry::new(seq, &call.id, &text, failed, None);
+        self.context.add_result(entry.with_pictures(again));
         if let Understood::Mistake(message) = &call.understood {
             self.turn.mistakes.push((call.name.clone(), message.clone()));
         } else {

@@ -33,8 +33,14 @@ pub(crate) enum Reply {
     ErrorInside { kind: &'static str, message: &'static str },
     /// A stream that begins and ends without saying anything.
     NoChoices,
+    /// An answer that breaks off in the middle of a call's arguments.
+    CutCall(Said),
+    /// An event that is no JSON.
+    NotJson,
     /// A server that takes the request and says nothing.
     Silence,
+    /// The first half of an answer, and then nothing, though the connection stays.
+    SilenceInside(Said),
 }
 
 /// What a model says.
@@ -173,8 +179,10 @@ impl Scripted {
                 let events = wire_formats::events(&path, &reply);
                 let half = events.len() / 2;
                 for (at, event) in events.into_iter().enumerate() {
-                    if at == half && matches!(reply, Reply::SayInHalves(_)) {
-                        self.0.go_on.notified().await;
+                    match &reply {
+                        Reply::SayInHalves(_) if at == half => self.0.go_on.notified().await,
+                        Reply::SilenceInside(_) if at == half => std::future::pending().await,
+                        _ => {}
                     }
                     // One event in two chunks, as networks do.
                     for piece in event.as_bytes().chunks(event.len().div_ceil(2).max(1)) {
@@ -185,7 +193,7 @@ impl Scripted {
                     }
                 }
                 // A stream that is cut has no last chunk.
-                if !matches!(reply, Reply::Cut(_)) {
+                if !matches!(reply, Reply::Cut(_) | Reply::CutCall(_)) {
                     stream.write_all(b"0\r\n\r\n").await?;
                 }
                 stream.shutdown().await

@@ -14,12 +14,23 @@ pub(super) fn events(path: &str, reply: &Reply) -> Vec<String> {
         messages
     };
     match reply {
-        Reply::Say(said) | Reply::SayLater(said) | Reply::SayInHalves(said) => format(said),
+        Reply::Say(said)
+        | Reply::SayLater(said)
+        | Reply::SayInHalves(said)
+        | Reply::SilenceInside(said) => format(said),
         Reply::Cut(said) => {
             let mut events = format(said);
             events.truncate(events.len() / 2);
             events
         }
+        Reply::CutCall(said) => {
+            let mut events = format(said);
+            let is_argument = |event: &String| event.contains("ls\\\"") || event.contains("\\\"ls");
+            let end = events.iter().position(is_argument).expect("the call's argument is ls");
+            events.truncate(end);
+            events
+        }
+        Reply::NotJson => vec!["data: {\"choices\": [\n\n".into()],
         Reply::ErrorInside { kind, message } => {
             let error = json!({ "type": "error", "error": { "type": kind, "message": message } });
             vec![format!("event: error\ndata: {error}\n\n")]
@@ -27,7 +38,13 @@ pub(super) fn events(path: &str, reply: &Reply) -> Vec<String> {
         Reply::NoChoices if path.ends_with("/chat/completions") => {
             vec![data(json!({ "choices": [] })), "data: [DONE]\n\n".into()]
         }
-        Reply::NoChoices => Vec::new(),
+        Reply::NoChoices if path.ends_with("/responses") => {
+            vec![named(json!({ "type": "response.completed", "response": {} }))]
+        }
+        Reply::NoChoices => vec![
+            named(json!({ "type": "message_start", "message": { "usage": {} } })),
+            named(json!({ "type": "message_stop" })),
+        ],
         Reply::Fail { .. } | Reply::Silence => Vec::new(),
     }
 }

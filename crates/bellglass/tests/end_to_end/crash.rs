@@ -73,6 +73,45 @@ async fn a_server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_restarted_again_and_again_fails_no_job() {
+    let mut server = TestServer::start();
+    let job = server.submit(&json!({ "steps": [wait_for_go()] })).await;
+    server.wait_for_step(&job, "step.output", 1).await;
+    // More often than a job is taken up whose workers vanish.
+    for restart in 1..=12 {
+        assert!(server.stop().success());
+        server.start_again();
+        server.events(&job).await.until(|event| event["generation"] == restart + 1).await;
+    }
+    // The sandbox is found again a moment after the claim.
+    while server.put_file(&job, "go", "").await.status() != 204 {
+        tokio::task::yield_now().await;
+    }
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "completed", "{:#}", ended["error"]);
+    let kinds = verified_kinds(&server, &job).await;
+    assert_eq!(kinds.iter().filter(|kind| **kind == "released").count(), 12, "{kinds:?}");
+}
+
+#[tokio::test]
+async fn a_paused_job_is_found_again_after_a_crash() {
+    let mut server = TestServer::start();
+    let job = server.submit(&json!({ "steps": [wait_for_go(), shell("echo after")] })).await;
+    server.wait_for_step(&job, "step.output", 1).await;
+    assert_eq!(server.post(&format!("/jobs/{job}/pause"), "").await.status(), 200);
+    server.kill();
+    server.start_again();
+    server.events(&job).await.until(|event| event["generation"] == 2).await;
+    assert_eq!(server.json(&format!("/status/{job}")).await["status"], "paused");
+    assert_eq!(server.post(&format!("/jobs/{job}/resume"), "").await.status(), 200);
+    server.let_go_under_successor(&job).await;
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "completed", "{:#}", ended["error"]);
+    assert_eq!(step(&ended, 2)["stdout"], "after\n");
+    assert!(!verified_kinds(&server, &job).await.contains(&"sandbox.lost"));
+}
+
+#[tokio::test]
 async fn every_accepted_job_survives_a_crash_under_load() {
     let mut server = TestServer::start();
     let body = json!({ "steps": [shell("echo done")] }).to_string();

@@ -26,6 +26,7 @@ mod network;
 mod network_changes;
 mod output;
 mod packages;
+mod pictures;
 mod plain_user;
 mod pool;
 mod queue;

@@ -34,6 +34,9 @@ for line in sys.stdin:
             send({"id": id, "result": {"content": [{"type": "text", "text": "x" * 600000}]}})
 "#;
 
+/// A PNG of one dot.
+const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
 fn server_with(model: &Scripted, config: &str) -> TestServer {
     TestServer::with(Options {
         config: config.to_owned().leak(),
@@ -176,6 +179,12 @@ async fn any_client_gets_a_sandbox_on_standard_input_and_output() {
     assert_eq!(called["result"]["content"][0]["text"], "agent\n");
     let wrong = ask(4, "tools/call", json!({ "name": "shell", "arguments": { "x": 1 } }));
     assert_eq!(wrong["result"]["isError"], true);
+    let draw = format!("echo {PICTURE} | base64 -d > dot.png");
+    ask(5, "tools/call", json!({ "name": "shell", "arguments": { "command": draw } }));
+    let seen =
+        ask(6, "tools/call", json!({ "name": "read_file", "arguments": { "path": "dot.png" } }));
+    let picture = json!({ "type": "image", "mimeType": "image/png", "data": PICTURE });
+    assert_eq!(seen["result"]["content"][1], picture, "{seen:#}");
     drop(input);
     assert!(process.wait().unwrap().success());
     let file = std::fs::read(&zip).unwrap();

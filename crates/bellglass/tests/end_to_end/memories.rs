@@ -103,6 +103,65 @@ async fn embedding_server() -> String {
     format!("http://{address}/v1")
 }
 
+/// A static model of a few words, whose vectors say how much a word is about food and about money.
+fn static_model(folder: &std::path::Path) {
+    let words = [
+        ("[UNK]", [0.0, 0.0]),
+        ("bread", [1.0, 0.0]),
+        ("dinner", [0.9, 0.1]),
+        ("##s", [0.0, 0.0]),
+        ("price", [0.0, 1.0]),
+    ];
+    let vocabulary: serde_json::Map<String, Value> =
+        words.iter().zip(0..).map(|((word, _), at)| ((*word).into(), json!(at))).collect();
+    let tokenizer = json!({
+        "normalizer": { "type": "BertNormalizer" },
+        "pre_tokenizer": { "type": "BertPreTokenizer" },
+        "model": { "type": "WordPiece", "unk_token": "[UNK]", "vocab": vocabulary },
+    });
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let numbers = words.iter().flat_map(|(_, vector)| vector.map(|x: f32| x.to_le_bytes()));
+    let numbers: Vec<u8> = numbers.flatten().collect();
+    let head = json!({ "embeddings": {
+        "dtype": "F32", "shape": [words.len(), 2], "data_offsets": [0, numbers.len()],
+    } })
+    .to_string();
+    let file = [&(head.len() as u64).to_le_bytes(), head.as_bytes(), &numbers].concat();
+    std::fs::write(folder.join("model.safetensors"), file).unwrap();
+}
+
+#[tokio::test]
+async fn a_static_model_from_a_folder_finds_them_by_meaning() {
+    let folder = tempfile::tempdir().unwrap();
+    static_model(folder.path());
+    let config = format!("[memory]\nembeddings_folder = {:?}\n", folder.path());
+    let server = TestServer::with(Options { config: config.leak(), ..Options::default() });
+    for text in ["Bread is baked at six.", "The price is in euro.", "A wall has two sides."] {
+        let body = json!({ "project": "shop", "text": text }).to_string();
+        assert_eq!(server.post("/memories", body).await.status(), 201);
+    }
+    let found = server.json("/memories?project=shop&search=dinners").await;
+    assert_eq!(found["memories"][0]["text"], "Bread is baked at six.", "{found:#}");
+    // What is found by its words and by its meaning comes before what is found by one of them.
+    let found = server.json("/memories?project=shop&search=dinner+with+a+wall+of+bread").await;
+    let texts: Vec<&str> =
+        found["memories"].as_array().unwrap().iter().map(|memory| text(memory, "text")).collect();
+    assert_eq!(texts[0], "Bread is baked at six.", "{texts:?}");
+    assert!(texts.contains(&"A wall has two sides."), "{texts:?}");
+}
+
+#[test]
+fn a_folder_without_a_model_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("[memory]\nembeddings_folder = {:?}\n", folder.path());
+    std::fs::write(folder.path().join("bellglass.toml"), config).unwrap();
+    let mut command = bellglass(folder.path());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("model.safetensors"), "{said}");
+}
+
 #[tokio::test]
 async fn with_an_embedding_source_they_are_found_by_meaning_too() {
     let url = embedding_server().await;

@@ -116,19 +116,40 @@ async fn every_wire_drives_a_task() {
 
 #[tokio::test]
 async fn keys_are_nowhere_but_in_requests() {
-    let look = "env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; \
-                grep -rs 'canary-3f9c' /etc /tmp /home /run /var /workspace /dev/shm; true";
-    let refusal = json!({ "error": { "message": format!("the key {KEY} is tired") } }).to_string();
-    let refusal = Reply::Fail { status: 503, body: refusal, header: Some(("retry-after-ms", "1")) };
-    let (job, server, model) = run([refusal, shell(look), finish()], json!({})).await;
-    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    // The marks around what is looked for keep this command from finding itself.
+    let look = "env; \
+                cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/maps 2>/dev/null; \
+                ls -l /proc/[0-9]*/fd 2>/dev/null; \
+                grep -rsaF --exclude-dir=proc --exclude-dir=sys 'canary-3f''9c' / ; echo looked";
+    for provider in ["openai", "anthropic", "local"] {
+        let body = json!({ "error": { "message": format!("the key {KEY} is tired") } }).to_string();
+        let refusal = Reply::Fail { status: 503, body, header: Some(("retry-after-ms", "1")) };
+        let model = Scripted::start([refusal, shell(look), finish()]).await;
+        let url = model.base_url();
+        let local = format!("[model]\nbase_url = \"{url}\"\nwire = \"responses\"\n");
+        let (config, environment) = match provider {
+            "openai" => ("", vec![("OPENAI_BASE_URL", url), ("OPENAI_API_KEY", KEY.into())]),
+            "anthropic" => {
+                ("", vec![("ANTHROPIC_BASE_URL", url), ("ANTHROPIC_API_KEY", KEY.into())])
+            }
+            _ => (&*local.leak(), vec![("BELLGLASS_MODEL_KEY", KEY.into())]),
+        };
+        let server = TestServer::with(Options { config, environment, ..Options::default() });
+        let job = server.run(&json!({ "task": "Look around." })).await;
+        assert_eq!(job["status"], "completed", "{provider} {:#}", job["error"]);
+        assert!(text(&job["spec"], "model").starts_with(provider), "{:#}", job["spec"]);
+        assert_no_key(&job, &server, &model).await;
+    }
+}
+
+/// The key was used, and is neither in what the sandbox found nor in anything that is kept.
+async fn assert_no_key(job: &Value, server: &TestServer, model: &Scripted) {
     assert!(model.asked()[0].headers.iter().any(|line| line.contains(KEY)));
-    let seen = text(step(&job, 1), "stdout");
-    assert!(seen.contains("HOME=/home/agent"), "{seen}");
-    let found = seen.replace("grep -rs 'canary-3f9c'", "");
+    let found = text(step(job, 1), "stdout");
+    assert!(found.contains("HOME=/home/agent") && found.ends_with("looked\n"), "{found}");
     assert!(!found.contains("canary-3f9c"), "{found}");
 
-    let id = text(&job, "job_id");
+    let id = text(job, "job_id");
     assert!(!server.log(id).await.contains(KEY));
     let mut result = server.archive(id).await;
     for name in archive::names(&result) {
@@ -186,31 +207,68 @@ async fn a_killed_server_goes_on_with_the_same_step_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn a_model_that_misbehaves_is_asked_again_and_told_what_is_wrong() {
+async fn a_model_that_misbehaves_by_chat_is_asked_again_and_told_what_is_wrong() {
+    misbehaves("chat").await;
+}
+
+#[tokio::test]
+async fn a_model_that_misbehaves_by_responses_is_asked_again_and_told_what_is_wrong() {
+    misbehaves("responses").await;
+}
+
+#[tokio::test]
+async fn a_model_that_misbehaves_by_messages_is_asked_again_and_told_what_is_wrong() {
+    misbehaves("messages").await;
+}
+
+/// Every way to fail, each followed by an answer, so that none has to wait for long.
+async fn misbehaves(wire: &str) {
     let soon = Some(("retry-after-ms", "1"));
+    let fail = |status| Reply::Fail { status, body: "{}".into(), header: soon };
+    let broken = vec![("shell".into(), "{\"command\": \"ec".into())];
     let script = [
-        Reply::Fail { status: 429, body: "{}".into(), header: soon },
-        Reply::Cut(Said::text("I was about to say something of importance, but")),
-        Reply::Say(Said {
-            calls: vec![("shell".into(), "{\"command\": \"ec".into())],
-            ..Said::default()
-        }),
+        fail(429),
+        Reply::Say(Said { calls: broken, ..Said::default() }),
+        fail(529),
         say("teleport", json!({ "to": "the moon" })),
+        Reply::Cut(Said::text("I was about to say something of importance, but")),
         Reply::Say(Said::text("")),
-        shell("echo fine > fine.txt"),
+        Reply::CutCall(Said::call("shell", json!({ "command": "ls" }))),
+        shell("echo one > one.txt"),
+        Reply::ErrorInside { kind: "overloaded_error", message: "busy" },
+        shell("echo two > two.txt"),
+        Reply::NoChoices,
+        shell("echo three > three.txt"),
+        Reply::Silence,
         finish(),
     ];
-    let (job, server, model) = run(script, json!({})).await;
-    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    let model = Scripted::start(script).await;
+    let config = format!(
+        "[model]\nbase_url = \"{}\"\nwire = \"{wire}\"\nidle_time = \"1s\"\n",
+        model.base_url()
+    );
+    let server = TestServer::with(Options { config: config.leak(), ..Options::default() });
+    let job = server.run(&json!({ "task": "Make files." })).await;
+    assert_eq!(job["status"], "completed", "{wire} {:#}", job["error"]);
     let failures = events(&server, &job, "model.failed").await;
     let codes: Vec<&str> = failures.iter().map(|event| text(&event["error"], "code")).collect();
-    assert_eq!(codes, ["model_busy", "model_answer_cut"]);
+    let expected = [
+        "model_busy",
+        "model_busy",
+        "model_answer_cut",
+        "model_answer_cut",
+        "model_busy",
+        "model_answer_invalid",
+        "model_idle",
+    ];
+    assert_eq!(codes, expected, "{wire}");
     let answers = events(&server, &job, "tool.answered").await;
-    assert!(text(&answers[0], "output").contains("not valid JSON"));
-    assert!(text(&answers[1], "output").contains("no tool named `teleport`"));
-    assert_eq!(events(&server, &job, "model.nudged").await.len(), 1);
-    assert_eq!(job["steps"].as_array().unwrap().len(), 1);
-    assert_eq!(model.left(), 0);
+    assert!(text(&answers[0], "output").contains("not valid JSON"), "{wire}");
+    assert!(text(&answers[1], "output").contains("no tool named `teleport`"), "{wire}");
+    assert_eq!(events(&server, &job, "model.nudged").await.len(), 1, "{wire}");
+    // What came through half was never done.
+    assert_eq!(job["steps"].as_array().unwrap().len(), 3, "{wire}");
+    assert_eq!(model.left(), 0, "{wire}");
 }
 
 #[tokio::test]
@@ -323,7 +381,19 @@ async fn a_long_conversation_is_made_smaller_and_nothing_is_lost() {
     }
     let largest = model.asked().iter().map(|asked| asked.body.to_string().len()).max().unwrap();
     assert!(largest < 40_000 * 4, "{largest}");
-    assert!(server.data().join("artifacts/jobs").join(&id).join("context").exists());
+
+    // The conversation as it was each time before is in the ZIP, and can be had from the log too.
+    let mut result = server.archive(&id).await;
+    let names = archive::names(&result);
+    let earlier: Vec<&String> = names.iter().filter(|name| name.starts_with("context/0")).collect();
+    assert_eq!(earlier.len(), compacted.len(), "{names:?}");
+    let current = archive::text(&mut result, "context/current.json");
+    let mut before: Value = serde_json::from_str(&archive::text(&mut result, earlier[0])).unwrap();
+    assert!(before.to_string().contains("xylophone") && !before.to_string().contains("left out"));
+    assert!(current.contains("left out") || current.contains("[Summary"), "{current}");
+    let seq: u64 = earlier[0]["context/".len()..].trim_end_matches(".json").parse().unwrap();
+    let at_that_time = server.json(&format!("/jobs/{id}/context?at={seq}")).await;
+    assert_eq!(before.take(), at_that_time);
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! Other doors to the same system calls: clone3, x32, 32-bit calls, and new namespaces by any of them.
 
-use crate::attempt::assert_refused;
-use crate::support::TestServer;
+use crate::attempt::assert_refused_to_all;
 
 #[tokio::test]
 async fn new_namespaces() {
@@ -29,7 +28,7 @@ async fn new_namespaces() {
     }
     attempts.push("call('setns', os.pidfd_open(1), 0x7e020000)".into());
     let attempts: Vec<_> = attempts.iter().map(|code| (code.as_str(), "EPERM")).collect();
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }
 
 #[tokio::test]
@@ -44,7 +43,7 @@ async fn flags_through_clone3() {
         ),
         ("call('clone3', struct.pack('<8Q', 0, 0, 0, 0, 17, 0, 0, 0), 64)", "ENOSYS"),
     ];
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }
 
 /// Calls that came to the kernel after the filter's list, in both places where they come.
@@ -53,7 +52,7 @@ async fn calls_that_nobody_knew() {
     // 335 and 336 are made by the kernel itself, for traced programs, and pass every filter; to
     // others they do nothing.
     let attempts = [("call(337)", "ENOSYS"), ("call(423)", "ENOSYS"), ("call(467)", "ENOSYS")];
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }
 
 /// Calls by x32 numbers, which are the same calls past every rule about the usual numbers.
@@ -67,7 +66,7 @@ async fn x32_system_calls() {
         ("call(0x40000000 + 521, 16, 1, None, None)", "ENOSYS"), // x32's own ptrace
         ("call(0x40000000 + 514, 0, 0x5412, b'x')", "ENOSYS"),   // x32's own ioctl
     ];
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }
 
 /// Calls as a 32-bit program makes them, whose numbers mean others.
@@ -86,7 +85,7 @@ async fn system_calls_of_32_bit_programs() {
         call(375, 0),           // membarrier there, nothing here
     ];
     let attempts: Vec<_> = attempts.iter().map(|code| (code.as_str(), "SIGSYS")).collect();
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }
 
 #[tokio::test]
@@ -98,7 +97,7 @@ async fn personalities() {
         ("call('personality', 8)", "EPERM"),         // 32 bits
         ("run('setarch', '-R', 'true')", "EREMOTEIO"),
     ];
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }
 
 #[tokio::test]
@@ -132,5 +131,5 @@ result()
             "EPERM",
         ),
     ];
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }

@@ -2,13 +2,25 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, python, step, text};
+use crate::support::plain_user::PlainUser;
+use crate::support::{Options, TestServer, python, step, text};
 
 /// What is defined for an attempt's code.
 const VOCABULARY: &str = include_str!("attempt.py");
 
 /// Python code whose last line is the way out, and the errors in which it may end, apart by `|`.
 pub(crate) type Attempt<'a> = (&'a str, &'a str);
+
+/// Tries each in the sandboxes of root's server and in those of ordinary users' servers, whose walls
+/// are made of less.
+pub(crate) async fn assert_refused_to_all(attempts: &[Attempt<'_>]) {
+    assert_refused(&TestServer::start(), attempts).await;
+    for user in [PlainUser::WithRange, PlainUser::WithSingleId] {
+        let server = TestServer::with(Options { user: Some(user), ..Options::default() });
+        println!("as {user:?}");
+        assert_refused(&server, attempts).await;
+    }
+}
 
 /// Tries each in a process of its own, in one sandbox. All must fail as they are said to.
 pub(crate) async fn assert_refused(server: &TestServer, attempts: &[Attempt<'_>]) {

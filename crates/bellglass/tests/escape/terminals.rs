@@ -1,7 +1,6 @@
 //! Typing into terminals of others.
 
-use crate::attempt::assert_refused;
-use crate::support::TestServer;
+use crate::attempt::assert_refused_to_all;
 
 #[tokio::test]
 async fn typing_into_a_terminal() {
@@ -14,7 +13,7 @@ async fn typing_into_a_terminal() {
         ("os.open('/dev/console', os.O_RDWR)", "ENOENT"),
         ("os.open('/dev/tty1', os.O_RDWR)", "ENOENT"),
     ];
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }
 
 #[tokio::test]
@@ -24,5 +23,5 @@ async fn pasting_into_a_console() {
         ("ours, theirs = pty.openpty()\nfcntl.ioctl(theirs, 0x541c, b'\\x02')", "EPERM"),
         ("ours, theirs = pty.openpty()\ncall('ioctl', theirs, 0x10000541c, b'\\x03')", "EPERM"),
     ];
-    assert_refused(&TestServer::start(), &attempts).await;
+    assert_refused_to_all(&attempts).await;
 }

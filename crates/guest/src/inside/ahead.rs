@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::{Placer, Readiness, serve_job};
+use super::{Filter, Placer, Readiness, serve_job};
 
 /// How a cage becomes that of a job.
 pub(crate) type Adapt = Box<dyn FnOnce(&Adoption) -> Result<Adopted, LaunchFailure> + Send>;
@@ -29,7 +29,7 @@ pub(super) async fn serve(
     say_ready: impl FnOnce(),
     adapt: Adapt,
 ) -> io::Result<()> {
-    let mut readiness = Readiness::begin(&made)?.complete();
+    let mut readiness = Readiness::begin(&made, Filter::OfTools)?.complete().await;
     say_ready();
     let Some((adoption, mut connection)) = adoption(&listener).await else { std::process::exit(0) };
     match adapt(&adoption) {
@@ -43,9 +43,10 @@ pub(super) async fn serve(
     let config = adoption.guest;
     if confines_alike(&made, &config) {
         readiness.see_new_name();
+        readiness.confinement.take_filter_upon_guest(&config)?;
     } else {
         // Tools will be confined in another way, so somebody must look again.
-        readiness = Readiness::begin(&config)?;
+        readiness = Readiness::begin(&config, Filter::OfGuest)?;
     }
     serve_job(listener, config, placer, readiness).await
 }

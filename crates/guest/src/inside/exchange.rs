@@ -42,15 +42,17 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             return answer(wire, Reply::Error { error }).await;
         }
     };
+    let mut probe = guest.probe.clone();
+    if probe.wait_for(Option::is_some).await.is_err() {
+        let error = failure("internal_error", "nobody could look around in this sandbox");
+        return answer(wire, Reply::Error { error }).await;
+    }
     match request {
         Request::Hello { .. } => {
+            let probe = probe.borrow().clone().unwrap_or_default();
             // The worker compares the versions: it is the side that can be chosen anew.
-            let welcome = Reply::Welcome {
-                protocol: PROTOCOL_VERSION,
-                version: env!("CARGO_PKG_VERSION").into(),
-                probe: Box::new(guest.probe.clone()),
-            };
-            answer(wire, welcome).await
+            let (protocol, version) = (PROTOCOL_VERSION, env!("CARGO_PKG_VERSION").into());
+            answer(wire, Reply::Welcome { protocol, version, probe }).await
         }
         // That it came at all is what it says.
         Request::Attend => answer(wire, Reply::Ok).await,

@@ -75,7 +75,8 @@ struct Guest {
     calls: Calls,
     /// What a tool process gives up.
     confinement: Arc<Confinement>,
-    probe: Probe,
+    /// How the sandbox looks from inside, once somebody has looked. Nothing is done before.
+    probe: watch::Receiver<Option<Box<Probe>>>,
     /// Processes that were ended because the sandbox had used up its memory.
     memory_kills: Arc<AtomicU64>,
     /// The wire of the worker that connected last.
@@ -90,7 +91,8 @@ struct Guest {
 /// Becomes the guest of this sandbox and never returns.
 pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
     end(prepare(listener, &config, async |listener, placer| {
-        serve(listener, config.clone(), placer).await
+        let readiness = Readiness::begin(&config, Filter::OfGuest)?;
+        serve_job(listener, config.clone(), placer, readiness).await
     }))
 }
 
@@ -137,8 +139,17 @@ fn prepare(
 /// What tools are confined to, and how that looks from inside.
 struct Readiness {
     /// Made once, because nothing can be allocated after a fork.
-    confinement: Arc<Confinement>,
+    confinement: Confinement,
     seen: Seen,
+}
+
+/// Upon whom the filter of system calls is laid first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filter {
+    /// Upon each tool process, since the guest does not yet know its job.
+    OfTools,
+    /// Upon the guest, and by inheritance upon its tools.
+    OfGuest,
 }
 
 enum Seen {
@@ -148,14 +159,17 @@ enum Seen {
 }
 
 impl Readiness {
-    fn begin(config: &GuestConfig) -> io::Result<Self> {
-        let confinement = Arc::new(Confinement::prepare(config)?);
+    fn begin(config: &GuestConfig, filter: Filter) -> io::Result<Self> {
+        let mut confinement = Confinement::prepare(config)?;
+        if filter == Filter::OfGuest {
+            confinement.take_filter_upon_guest(config)?;
+        }
         let look = Look::begin(config, &confinement)?;
         Ok(Self { confinement, seen: Seen::Looking(look) })
     }
 
-    fn complete(self) -> Self {
-        let probe = Box::new(self.seen.end());
+    async fn complete(self) -> Self {
+        let probe = self.seen.end().await;
         Self { seen: Seen::Known(probe), ..self }
     }
 
@@ -168,18 +182,18 @@ impl Readiness {
 }
 
 impl Seen {
-    fn end(self) -> Probe {
+    async fn end(self) -> Box<Probe> {
         match self {
-            Self::Looking(look) => look.end(),
-            Self::Known(probe) => *probe,
+            Self::Looking(look) => Box::new(look.end().await),
+            Self::Known(probe) => probe,
         }
     }
 }
 
-/// Serves every connection that comes. Returns only if the guest cannot start, or when it was left
-/// alone for too long.
+/// Serves every connection that comes, in a process that is not the guest's own. Returns only if the
+/// guest cannot start, or when it was left alone for too long.
 pub async fn serve(listener: UnixListener, config: GuestConfig, placer: Placer) -> io::Result<()> {
-    let readiness = Readiness::begin(&config)?;
+    let readiness = Readiness::begin(&config, Filter::OfTools)?;
     serve_job(listener, config, placer, readiness).await
 }
 
@@ -199,12 +213,13 @@ async fn serve_job(
         Some(room) => memory::watch(room, &config)?,
         None => Arc::default(),
     };
-    let probe = seen.end();
+    let (found, probe) = watch::channel(None);
+    tokio::spawn(async move { found.send_replace(Some(seen.end().await)) });
     let guest = Arc::new(Guest {
         config,
         workspace,
         calls,
-        confinement,
+        confinement: Arc::new(confinement),
         probe,
         memory_kills,
         latest_wire,

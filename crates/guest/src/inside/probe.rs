@@ -1,21 +1,22 @@
 //! Looks around the sandbox from inside and tries the doors, as a tool process would.
 //!
-//! A forked process is confined as every tool is and writes down what it finds; the guest reads that
-//! while it makes itself ready. It starts no program: that would cost more, and confinement is
+//! A forked process is confined as every tool is and writes down what it finds; meanwhile the guest
+//! makes itself ready and takes the wire. It starts no program: that would cost more, and confinement is
 //! complete before a program starts. What the findings mean is decided outside.
 
 mod findings;
 mod looking;
 
 use std::ffi::CString;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::report::Probe;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, waitpid};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
 
 use super::confine::Confinement;
 use super::supervisor;
@@ -52,9 +53,14 @@ impl Look {
     }
 
     /// What was found. Whatever could not be looked at shows as not enforced.
-    pub(super) fn end(self) -> Probe {
+    pub(super) async fn end(self) -> Probe {
         let mut found = Vec::new();
-        let read = File::from(self.findings).take(MOST_FINDINGS).read_to_end(&mut found);
+        let read = async {
+            let findings = pipe::Receiver::from_owned_fd(self.findings)?;
+            findings.take(MOST_FINDINGS).read_to_end(&mut found).await
+        };
+        let read = read.await;
+        // It has said everything and is about to exit, or is gone.
         let _ = waitpid(Some(self.process), WaitOptions::empty());
         let found = if read.is_ok() { String::from_utf8_lossy(&found) } else { "".into() };
         findings::understand(&self.config, &found)
@@ -67,8 +73,10 @@ pub(super) fn host_name() -> String {
 
 /// What is tried, made before the fork because nothing can be allocated after it.
 struct Attempts {
-    /// Folders in which a file is made, without a name, so that none is left.
-    folders: Vec<CString>,
+    /// Folders that nobody may write to. A file is made in each, without a name, so that none is left.
+    closed: Vec<CString>,
+    /// Folders that may be written to. To ask whether they can be is enough, and much cheaper.
+    open: Vec<CString>,
     /// Kernel settings that are opened for writing.
     settings: Vec<CString>,
     /// Where a device file is made, which only Landlock forbids.
@@ -95,9 +103,13 @@ impl Attempts {
             "/proc/sys/kernel/modprobe",
             "/proc/sys/user/max_user_namespaces",
         ];
-        let folders = READ_ONLY_FOLDERS.into_iter().chain(config.writable_folders());
         Ok(Self {
-            folders: folders.map(CString::new).collect::<Result<_, _>>()?,
+            closed: READ_ONLY_FOLDERS.into_iter().map(CString::new).collect::<Result<_, _>>()?,
+            open: config
+                .writable_folders()
+                .map(CString::new)
+                .into_iter()
+                .collect::<Result<_, _>>()?,
             settings: SETTINGS.into_iter().map(CString::new).collect::<Result<_, _>>()?,
             device: CString::new(format!("{}/.bellglass-device", config.workspace))?,
             addresses: vec![

@@ -41,6 +41,12 @@ pub(super) fn filter(config: &GuestConfig, gaps: &[(i64, i32)]) -> Program {
     assemble(&verdicts, UNKNOWN_CALLS)
 }
 
+/// Whether the filter leaves the guest all that it needs itself: memory without a file for what a
+/// program is to read, and the choice of processors for its tools.
+pub(super) fn spares_the_guest(config: &GuestConfig) -> bool {
+    config.memory.is_none() && config.processors.is_none()
+}
+
 /// Calls that fail as if this kernel had none of them, so that libraries fall back.
 fn absent(config: &GuestConfig) -> Vec<i64> {
     // Its flags lie in memory, where no filter can see them. Libraries fall back to clone.

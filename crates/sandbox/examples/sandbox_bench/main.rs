@@ -46,6 +46,12 @@ async fn main() -> Result<(), subject::Failure> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let plan: Plan = serde_json::from_str(&text)?;
+    // A task of its own, as every job of a worker is: what waits outside of the runtime's threads
+    // is woken more slowly.
+    tokio::spawn(carry_out(plan)).await?
+}
+
+async fn carry_out(plan: Plan) -> Result<(), subject::Failure> {
     let mut ours = Ours::new(plan.folder, plan.rootfs)?;
 
     let mut found = serde_json::Map::new();

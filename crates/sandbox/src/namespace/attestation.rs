@@ -77,27 +77,39 @@ impl Claims {
     }
 }
 
+/// What the host itself shows of a sandbox's control groups. It stands before the guest is there, so
+/// it can be looked at while the guest makes itself ready.
+#[derive(Clone)]
+pub(super) struct Groups {
+    /// What now stands in the files of control groups, in the order of the claims.
+    pub(super) values: Vec<String>,
+    /// The guest's control groups, one line for each hierarchy.
+    pub(super) of_guest: String,
+}
+
 /// What the host itself shows.
 pub(super) struct Outside {
     /// Our own namespaces, by kind.
     pub(super) namespaces: BTreeMap<String, u64>,
-    /// What now stands in the files of control groups, in the order of the claims.
-    pub(super) group_values: Vec<String>,
-    /// The guest's control groups, one line for each hierarchy.
-    pub(super) guest_groups: String,
+    pub(super) groups: Groups,
     /// For each thread of the guest its effective capabilities and whether it can gain others.
     pub(super) guest_threads: Vec<(String, String)>,
 }
 
-impl Outside {
-    pub(super) fn look(claims: &Claims, guest: i32, namespaces: &BTreeMap<String, u64>) -> Self {
+impl Groups {
+    pub(super) fn look(claims: &Claims, guest: i32) -> Self {
         let read = |(file, _): &(PathBuf, String)| fs::read_to_string(file).unwrap_or_default();
         Self {
-            namespaces: namespaces.clone(),
-            group_values: claims.group_settings.iter().map(read).map(|v| v.trim().into()).collect(),
-            guest_groups: fs::read_to_string(format!("/proc/{guest}/cgroup")).unwrap_or_default(),
-            guest_threads: threads(guest),
+            values: claims.group_settings.iter().map(read).map(|v| v.trim().into()).collect(),
+            of_guest: fs::read_to_string(format!("/proc/{guest}/cgroup")).unwrap_or_default(),
         }
+    }
+}
+
+impl Outside {
+    pub(super) fn look(guest: i32, namespaces: &BTreeMap<String, u64>, groups: &Groups) -> Self {
+        let (namespaces, groups) = (namespaces.clone(), groups.clone());
+        Self { namespaces, groups, guest_threads: threads(guest) }
     }
 }
 
@@ -155,7 +167,7 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
     }
     checks.extend(claims.limits.iter().map(|(name, most)| limit(name, *most, inside)));
     checks.extend(membership(claims, outside));
-    let settings = claims.group_settings.iter().zip(&outside.group_values);
+    let settings = claims.group_settings.iter().zip(&outside.groups.values);
     checks.extend(settings.map(|((file, claimed), found)| group(file, claimed, found)));
     checks
 }
@@ -334,7 +346,7 @@ fn limit(name: &str, most: u64, inside: &Probe) -> Check {
 /// Whether the guest is in the groups that were made, in as many hierarchies.
 fn membership(claims: &Claims, outside: &Outside) -> Option<Check> {
     let name = claims.groups.first()?.file_name()?.to_string_lossy().into_owned();
-    let lines = outside.guest_groups.lines().filter(|line| line.ends_with(&format!("/{name}")));
+    let lines = outside.groups.of_guest.lines().filter(|line| line.ends_with(&format!("/{name}")));
     let claimed = format!("in {} groups of its own", claims.groups.len());
     Some(Check::equal("control groups", claimed, format!("in {} groups of its own", lines.count())))
 }

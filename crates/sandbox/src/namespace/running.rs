@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use super::attestation::{self, Outside};
+use super::attestation::{self, Groups, Outside};
 use super::held::Holds;
 use super::record::{Record, WIRE, reap};
 use super::{Shared, blocking, control_groups};
@@ -28,6 +28,8 @@ pub(super) struct NamespaceSandbox {
     /// Readable once the guest is gone. All processes of the sandbox are gone then too: the guest
     /// is the first process of their pid namespace, and the kernel ends them before it.
     pidfd: AsyncFd<OwnedFd>,
+    /// What the host showed of its control groups when it was taken up.
+    groups: Option<Groups>,
     /// Keeps sweeps away from it while it is in somebody's hands.
     _holds: Holds,
 }
@@ -46,7 +48,8 @@ impl NamespaceSandbox {
         let name = SandboxName::parse(&record.name);
         match (pidfd, name) {
             (Ok(pidfd), Some(name)) => {
-                Ok(Box::new(Self { shared, record, name, pidfd, _holds: holds }))
+                let groups = record.claims.as_ref().map(|claims| Groups::look(claims, record.pid));
+                Ok(Box::new(Self { shared, record, name, pidfd, groups, _holds: holds }))
             }
             (pidfd, _) => {
                 record.kill_and_wait();
@@ -105,8 +108,10 @@ impl RunningSandbox for NamespaceSandbox {
     }
 
     fn attest(&self, inside: &Probe) -> Vec<Check> {
-        let Some(claims) = &self.record.claims else { return Vec::new() };
-        let outside = Outside::look(claims, self.record.pid, &self.shared.own_namespaces);
+        let (Some(claims), Some(groups)) = (&self.record.claims, &self.groups) else {
+            return Vec::new();
+        };
+        let outside = Outside::look(self.record.pid, &self.shared.own_namespaces, groups);
         attestation::examine(claims, inside, &outside)
     }
 

@@ -292,7 +292,7 @@ impl LiveJobs for MapOfFiles {
         let jobs = self.0.lock().unwrap();
         let files = jobs.get(&job).ok_or(LiveError::NotRunning)?;
         let text = files.keys().cloned().collect::<Vec<_>>().join("\n");
-        Ok(ToolAnswer { text, failed: false })
+        Ok(ToolAnswer { text, failed: false, pictures: Vec::new() })
     }
 
     async fn context(&self, _: JobId, at: Option<u64>) -> Result<Value, StoreError> {

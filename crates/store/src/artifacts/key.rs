@@ -27,6 +27,14 @@ impl ArtifactKey {
         Self(folder_of(job).join("steps").join(format!("{n}-{number}")))
     }
 
+    /// The attachment of a step that an event names. Nothing if the name is no such one: what stands
+    /// in a log is a text, and a text is never a path by itself.
+    pub fn attachment_of(job: JobId, name: &str) -> Option<Self> {
+        let (n, number) = name.rsplit('/').next()?.split_once('-')?;
+        let key = Self::step_attachment(job, n.parse().ok()?, number.parse().ok()?);
+        (key.as_str() == name).then_some(key)
+    }
+
     /// The history of actions and results.
     pub fn memory(job: JobId) -> Self {
         Self(folder_of(job).join("memory.json"))
@@ -44,6 +52,10 @@ impl ArtifactKey {
 
     pub fn as_str(&self) -> &str {
         self.0.as_ref()
+    }
+
+    pub(super) fn of_path(path: Path) -> Self {
+        Self(path)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -65,6 +77,11 @@ impl fmt::Display for ArtifactKey {
     }
 }
 
+/// Below this lie the conversations of a job.
+pub(super) fn contexts_of(job: JobId) -> ArtifactKey {
+    ArtifactKey(folder_of(job).join("context"))
+}
+
 /// Below this lies everything of a job.
 pub(super) fn folder_of(job: JobId) -> Path {
     Path::from("jobs").join(job.to_string())
@@ -81,6 +98,12 @@ mod tests {
         assert_eq!(ArtifactKey::step_output(job, 12).as_str(), format!("jobs/{job}/steps/12.log"));
         assert_eq!(ArtifactKey::memory(job).as_str(), format!("jobs/{job}/memory.json"));
         assert_eq!(ArtifactKey::context(job).as_str(), format!("jobs/{job}/context/current.json"));
+        let picture = ArtifactKey::step_attachment(job, 3, 1);
+        assert_eq!(ArtifactKey::attachment_of(job, picture.as_str()), Some(picture.clone()));
+        for odd in ["", "3-1", &format!("jobs/{job}/steps/03-1"), "../../x/3-1"] {
+            assert_eq!(ArtifactKey::attachment_of(job, odd), None, "{odd}");
+        }
+        assert_eq!(ArtifactKey::attachment_of(JobId::generate(), picture.as_str()), None);
         let earlier = ArtifactKey::context_at(job, 57);
         assert_eq!(earlier.as_str(), format!("jobs/{job}/context/0000000057.json"));
     }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bellglass_protocol::id::JobId;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::stream::BoxStream;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::local::LocalFileSystem;
@@ -149,6 +149,32 @@ impl Artifacts {
             range: found.range.clone(),
             stream: found.into_stream().map_err(move |error| key.error("read", error)).boxed(),
         })
+    }
+
+    /// An artifact as a whole, or its first `most` bytes.
+    pub async fn read(&self, key: &ArtifactKey, most: u64) -> Result<Bytes, ArtifactError> {
+        let mut body = self.get(key, None).await?;
+        let mut content = BytesMut::new();
+        while let Some(piece) = body.stream.next().await {
+            let room = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(content.len());
+            let piece = piece?;
+            content.extend_from_slice(&piece[..piece.len().min(room)]);
+            if piece.len() >= room {
+                break;
+            }
+        }
+        Ok(content.freeze())
+    }
+
+    /// The conversations of a job with its model that are kept, the oldest first and the last one
+    /// last.
+    pub async fn contexts(&self, job: JobId) -> Result<Vec<ArtifactKey>, ArtifactError> {
+        let prefix = key::contexts_of(job);
+        let found = self.store.list(Some(prefix.path())).map_ok(|object| object.location);
+        let found: Result<Vec<_>, _> = found.try_collect().await;
+        let mut found = found.map_err(|error| prefix.error("list", error))?;
+        found.sort();
+        Ok(found.into_iter().map(ArtifactKey::of_path).collect())
     }
 
     /// How many bytes an artifact has.

@@ -173,4 +173,15 @@ mod tests {
         let [(.., step)] = plan.as_slice() else { panic!("{plan:?}") };
         assert!(step.ends_with("USING INDEX jobs_waiting"), "{step}");
     }
+
+    #[tokio::test]
+    async fn paused_jobs_are_found_without_looking_at_all_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut connection = open::for_writing(&dir.path().join("db")).await.unwrap().connection;
+        let explain = format!("EXPLAIN QUERY PLAN {}", rows::PAUSED_RUN_OUT);
+        let plan: Vec<(i64, i64, i64, String)> =
+            sqlx::query_as(sqlx::AssertSqlSafe(explain)).fetch_all(&mut connection).await.unwrap();
+        let (.., step) = &plan[0];
+        assert!(step.contains("SEARCH") && step.contains("INDEX jobs_by_status"), "{step}");
+    }
 }

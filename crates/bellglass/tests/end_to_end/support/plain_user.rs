@@ -90,17 +90,16 @@ impl PlainUser {
     }
 
     fn copy_image(self, from: &Path, to: &Path) {
-        // Enough for bash and Python.
-        const LEFT_OUT: [&str; 9] = [
+        // Enough for bash, Python and C.
+        const LEFT_OUT: [&str; 8] = [
             "./usr/local/*",
-            "./usr/include",
             "./usr/share",
-            "./usr/lib/gcc",
             "./usr/lib/git-core",
             "./usr/lib/*/perl",
             "./var/lib",
-            "*.a",
-            "lib*san.so*",
+            "lib*san.*",
+            "cc1plus",
+            "lto1",
         ];
         let rootfs = to.join("rootfs");
         fs::create_dir_all(&rootfs).unwrap();

@@ -53,7 +53,10 @@ pub(super) unsafe fn look_around(pipe: RawFd, attempts: &Attempts) {
             tell_link(notes, path);
         }
         notes.begin("writable");
-        for folder in attempts.folders.iter().filter(|folder| can_make_file_in(folder)) {
+        for folder in attempts.closed.iter().filter(|folder| can_make_file_in(folder)) {
+            notes.tell(folder.as_bytes());
+        }
+        for folder in attempts.open.iter().filter(|folder| may_write_to(folder)) {
             notes.tell(folder.as_bytes());
         }
         for setting in attempts.settings.iter().filter(|setting| can_open_for_writing(setting)) {
@@ -110,9 +113,13 @@ unsafe fn can_make_file_in(folder: &CString) -> bool {
             return true;
         }
         // Where files must have names, being allowed to make one has to do.
-        matches!(last_errno(), libc::EOPNOTSUPP | libc::EISDIR)
-            && libc::access(folder.as_ptr(), libc::W_OK) == 0
+        matches!(last_errno(), libc::EOPNOTSUPP | libc::EISDIR) && may_write_to(folder)
     }
+}
+
+unsafe fn may_write_to(folder: &CString) -> bool {
+    // SAFETY: a valid path.
+    unsafe { libc::access(folder.as_ptr(), libc::W_OK) == 0 }
 }
 
 unsafe fn can_open_for_writing(path: &CString) -> bool {

@@ -59,8 +59,10 @@ fn sealed() -> (Probe, Outside) {
     };
     let outside = Outside {
         namespaces: BTreeMap::from([("net".into(), 1), ("user".into(), 2)]),
-        group_values: vec!["8192".into()],
-        guest_groups: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
+        groups: Groups {
+            values: vec!["8192".into()],
+            of_guest: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
+        },
         guest_threads: vec![("00000000000001e0".into(), "1".into())],
     };
     (probe, outside)
@@ -78,7 +80,7 @@ fn failing(worsen: impl FnOnce(&mut Probe, &mut Outside)) -> Vec<String> {
 fn a_sealed_sandbox_passes() {
     assert_eq!(failing(|_, _| {}), Vec::<String>::new());
     // The kernel rounds sizes down, and hosts have lower limits of their own.
-    assert_eq!(failing(|_, host| host.group_values = vec!["4096".into()]), Vec::<String>::new());
+    assert_eq!(failing(|_, host| host.groups.values = vec!["4096".into()]), Vec::<String>::new());
     let lower = failing(|probe, _| drop(probe.limits.insert("open_files".into(), "32".into())));
     assert_eq!(lower, Vec::<String>::new());
 }
@@ -128,8 +130,8 @@ fn each_fault_is_found() {
         ("limit on open_files", |probe, _| {
             probe.limits.insert("open_files".into(), "unlimited".into());
         }),
-        ("control groups", |_, host| host.guest_groups = "4:memory:/\n".into()),
-        ("control group's memory.max", |_, host| host.group_values = vec!["max".into()]),
+        ("control groups", |_, host| host.groups.of_guest = "4:memory:/\n".into()),
+        ("control group's memory.max", |_, host| host.groups.values = vec!["max".into()]),
     ];
     for (subject, worsen) in faults {
         assert_eq!(failing(worsen), [subject]);

@@ -1,0 +1,150 @@
+//! Pictures that tools give, on their way to a model: of files, and of the screen.
+
+use bellglass_protocol::step::decode_base64;
+use serde_json::{Value, json};
+
+use crate::scripted::{Reply, Said, Scripted};
+use crate::support::{Options, TestServer, step, text};
+
+/// Draws pictures of one colour with nothing but Python's own library.
+const DRAW: &str = r#"
+import struct, sys, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def draw(path, width, height):
+    rows = (b"\0" + b"\x10\x80\xf0" * width) * height
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    open(path, "wb").write(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+"#;
+
+fn say(name: &str, arguments: Value) -> Reply {
+    Reply::Say(Said::call(name, arguments))
+}
+
+fn draw(what: &str) -> Reply {
+    say("python", json!({ "code": format!("{DRAW}{what}"), "fresh": true }))
+}
+
+fn finish() -> Reply {
+    Reply::Say(Said::finish("Seen."))
+}
+
+fn server_with(model: &Scripted, wire: &str) -> TestServer {
+    let config =
+        format!("[model]\nbase_url = \"{}\"\nwire = \"{wire}\"\nimages = true\n", model.base_url());
+    TestServer::with(Options { config: config.leak(), ..Options::default() })
+}
+
+/// All pictures in a request, in the words of any provider.
+fn pictures(body: &Value) -> Vec<Vec<u8>> {
+    match body {
+        Value::String(text) => {
+            let data = text.strip_prefix("data:image/png;base64,");
+            data.map(|data| decode_base64(data).unwrap()).into_iter().collect()
+        }
+        Value::Object(fields) if fields.get("type") == Some(&json!("base64")) => {
+            assert_eq!(fields["media_type"], "image/png");
+            vec![decode_base64(text(body, "data")).unwrap()]
+        }
+        Value::Object(fields) => fields.values().flat_map(pictures).collect(),
+        Value::Array(items) => items.iter().flat_map(pictures).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Width and height as a PNG's header says.
+fn size(picture: &[u8]) -> (u32, u32) {
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));
+    let number = |at: usize| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap());
+    (number(16), number(20))
+}
+
+#[tokio::test]
+async fn every_wire_shows_a_picture_and_makes_large_ones_fit() {
+    for wire in ["chat", "responses", "messages"] {
+        let broken = "open('broken.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\nnothing')";
+        let model = Scripted::start([
+            draw(&format!("draw('small.png', 40, 30)\ndraw('large.png', 2000, 1000)\n{broken}")),
+            say("read_file", json!({ "path": "small.png" })),
+            say("read_file", json!({ "path": "large.png" })),
+            say("read_file", json!({ "path": "broken.png" })),
+            finish(),
+        ])
+        .await;
+        let server = server_with(&model, wire);
+        let job = server.run(&json!({ "task": "Look.", "model": "local/any" })).await;
+        assert_eq!(job["status"], "completed", "{wire} {:#}", job["error"]);
+        let seen = |request: usize| -> Vec<(u32, u32)> {
+            pictures(&model.asked()[request].body).iter().map(|picture| size(picture)).collect()
+        };
+        assert_eq!((seen(1), seen(2)), (vec![], vec![(40, 30)]), "{wire}");
+        assert_eq!(seen(3), [(40, 30), (1516, 758)], "{wire}");
+        // What is no picture is said to be none, and costs nothing else.
+        assert_eq!(seen(4), [(40, 30), (1516, 758)], "{wire}");
+        assert!(model.asked()[4].body.to_string().contains("a picture, cannot be shown"), "{wire}");
+        // What was sent stays as it was, for the provider's cache.
+        let sent = |request: usize| pictures(&model.asked()[request].body);
+        assert_eq!(sent(3), sent(4), "{wire}");
+    }
+}
+
+#[tokio::test]
+async fn points_are_those_of_the_picture_that_the_model_was_given() {
+    let model = Scripted::start([
+        say("computer", json!({ "action": "screenshot" })),
+        say("computer", json!({ "action": "move", "x": 1000, "y": 500 })),
+        say("shell", json!({ "command": "xdotool getmouselocation --shell" })),
+        say("computer", json!({ "action": "cursor" })),
+        finish(),
+    ])
+    .await;
+    let server = server_with(&model, "messages");
+    let job = server
+        .run(&json!({
+            "task": "Point.", "model": "local/any", "desktop": { "width": 2560, "height": 1600 },
+        }))
+        .await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    // The screen is larger than what models are shown, so the picture was taken smaller.
+    let shown = pictures(&model.asked()[1].body);
+    assert_eq!(shown.iter().map(|picture| size(picture)).collect::<Vec<_>>(), [(1356, 847)]);
+    assert!(text(step(&job, 1), "output").contains("1356x847"), "{:#}", step(&job, 1));
+    // What the model calls 1000, 500 lies there on the screen, within a pixel of the picture.
+    let place = text(step(&job, 3), "stdout");
+    let coordinate = |name: &str| -> f64 {
+        let line = place.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.parse().unwrap()
+    };
+    let scale = 2560.0 / 1356.0;
+    assert!((coordinate("X=") - 1000.5 * scale).abs() <= 1.0, "{place}");
+    assert!((coordinate("Y=") - 500.5 * 1600.0 / 847.0).abs() <= 1.0, "{place}");
+    assert!(text(step(&job, 4), "output").contains("1000"), "{:#}", step(&job, 4));
+}
+
+#[tokio::test]
+async fn old_pictures_are_left_out_first_and_can_be_seen_again() {
+    let all = (0..26).fold(Said::default(), |said, n| {
+        said.and_call("read_file", json!({ "path": format!("{n}.png") }))
+    });
+    let model = Scripted::start([
+        draw("[draw(f'{n}.png', 10 + n, 10) for n in range(26)]"),
+        Reply::Say(all),
+        say("read_history", json!({ "from": 1, "to": 1000 })),
+        finish(),
+    ])
+    .await;
+    let server = server_with(&model, "responses");
+    let job = server.run(&json!({ "task": "Look at much.", "model": "local/any" })).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    let widths = |request: usize| -> Vec<u32> {
+        pictures(&model.asked()[request].body).iter().map(|picture| size(picture).0).collect()
+    };
+    assert_eq!(widths(2), [32, 33, 34, 35], "the newest stay");
+    assert_eq!(widths(3), [32, 33, 34, 35, 10, 11, 12, 13], "the first of the range are back");
+    let compacted = server.wait_for(text(&job, "job_id"), "context.compacted").await;
+    let compaction = &compacted["compaction"];
+    assert_eq!(compaction["pictures"].as_array().unwrap().len(), 22, "{compaction:#}");
+    // No word of the conversation had to go.
+    assert_eq!((&compaction["trimmed"], &compaction["summary"]), (&Value::Null, &Value::Null));
+}
