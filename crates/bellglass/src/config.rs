@@ -93,14 +93,14 @@ pub(crate) struct WorkerSection {
     pub(crate) sweep: Seconds,
     /// How long jobs may go on after the worker was told to stop.
     pub(crate) grace: Option<Seconds>,
-    /// How long jobs are kept after their end.
-    pub(crate) keep_jobs: Option<Seconds>,
+    /// How many days jobs are kept after their end.
+    pub(crate) keep_days: Option<u32>,
 }
 
 impl Default for WorkerSection {
     fn default() -> Self {
         let (lease, sweep) = (Seconds::whole(8), Seconds::whole(10));
-        Self { slots: None, lease, sweep, grace: None, keep_jobs: None }
+        Self { slots: None, lease, sweep, grace: None, keep_days: None }
     }
 }
 
@@ -445,7 +445,8 @@ impl Config {
     }
 
     pub(crate) fn pace(&self, slots: usize, grace: Duration) -> Pace {
-        let keep_jobs = self.file.worker.keep_jobs.map(Seconds::duration);
+        let days = self.file.worker.keep_days.map(|days| u64::from(days) * 86_400);
+        let keep_jobs = days.map(Duration::from_secs);
         Pace { slots, lease: self.lease(), sweep_every: self.sweep_every(), grace, keep_jobs }
     }
 

@@ -122,7 +122,7 @@ async fn a_worker_that_is_told_to_stop_finishes_what_it_holds_and_claims_nothing
 
 #[tokio::test]
 async fn a_worker_whose_grace_is_over_leaves_its_jobs_to_others() {
-    let mut deployment = Deployment::start(1, 2, "grace = 0\n");
+    let mut deployment = Deployment::start(1, 2, "grace = 1\n");
     let client = deployment.servers[0].client.clone();
     let job = client.submit(&waiting_job()).await;
     client.wait_for_step(&job, "step.started", 2).await;
