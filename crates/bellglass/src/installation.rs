@@ -47,7 +47,7 @@ pub(crate) struct Installation {
 const ORPHANED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Where another worker takes a job over and begins anew, what was left of it is of no use for long.
-const ORPHANED_FROM_OTHERS_AFTER: Duration = Duration::from_secs(20);
+pub(crate) const ORPHANED_FROM_OTHERS_AFTER: Duration = Duration::from_secs(20);
 
 impl Installation {
     pub(crate) fn open(

@@ -1,6 +1,7 @@
 //! What of `bellglass.toml` is accepted, and that all of it is documented.
 
 use super::*;
+use crate::installation::ORPHANED_FROM_OTHERS_AFTER;
 
 fn error_of(text: &str) -> String {
     parse(text, Path::new("bellglass.toml")).unwrap_err().to_string()
@@ -113,4 +114,16 @@ fn every_key_is_documented() {
             assert!(known || is_section.contains(&key), "{key} is missing in this test");
         }
     }
+}
+
+/// The bounds of `docs/guarantees.md`: workers look at the queue every second, and an orphaned sandbox is
+/// found by a sweep or ends by itself.
+#[test]
+fn the_usual_times_keep_what_is_promised() {
+    let file = parse("", Path::new("bellglass.toml")).unwrap();
+    let config = Config { named: None, file, environment: Environment::default() };
+    let pace = config.pace(1, Duration::ZERO);
+    assert!(pace.lease + Duration::from_secs(1) < Duration::from_secs(10));
+    assert!(pace.lease + pace.sweep_every < Duration::from_secs(30));
+    assert!(ORPHANED_FROM_OTHERS_AFTER < Duration::from_secs(30));
 }
