@@ -4,7 +4,7 @@ CARGO ?= cargo
 binary := target/release/bellglass
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos test-local-model test-mcp build page image lint bench fuzz pictures clean
+.PHONY: help demo test chaos test-api test-local-model test-mcp build page image lint bench fuzz pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,8 +18,8 @@ demo: ## Build everything, run three example jobs, keep serving (ONCE=1: exit af
 
 # Everything is compiled once, with the tests: another choice of packages would have other features.
 # The image is built before the tests because they start real sandboxes; benchmarks and fuzz targets
-# are tried for a few seconds so that they cannot rot unseen; the page is tested in a browser; nextest
-# comes last and sums up.
+# are tried for a few seconds so that they cannot rot unseen; the API is held against its document and the
+# page is tested in a browser; nextest comes last and sums up.
 test: ## Format, lints, licences and all tests
 	@scripts/setup.sh test
 	@scripts/page.sh build
@@ -29,6 +29,7 @@ test: ## Format, lints, licences and all tests
 	target/debug/bellglass image build desktop
 	bench/run.sh --smoke
 	FUZZ_SECONDS=2 scripts/fuzz.sh
+	scripts/api-conformance.sh 10
 	scripts/page.sh test
 	$(CARGO) nextest run --workspace --locked
 
@@ -37,6 +38,12 @@ chaos: ## Hundreds of jobs while processes are killed, stopped and cut off (CHAO
 	CHAOS_SEED=$${CHAOS_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')} CHAOS_JOBS=$${CHAOS_JOBS:-300} CHAOS_BLOWS=$${CHAOS_BLOWS:-120} \
 		$(CARGO) nextest run --locked --profile chaos --package bellglass --test cluster --no-capture \
 		'chaos::'
+
+test-api: ## Hold the server against its OpenAPI document for longer (EXAMPLES=500 for each operation)
+	@scripts/setup.sh test
+	$(CARGO) build --workspace --locked
+	target/debug/bellglass image build
+	scripts/api-conformance.sh $(or $(EXAMPLES),500)
 
 # Apart from `make test`: it fetches 200 MB of packages anew each time, and a model that thinks on two cores
 # takes a minute or more. What the wires must do is in `make test` with the scripted model.

@@ -61,6 +61,10 @@ def goals_table(results: dict) -> str:
         rows += store_goals(results["store"])
     if "context" in results:
         rows += context_goals(results["context"])
+    if "tools" in results:
+        rows += tools_goals(results["tools"])
+    if "live" in results:
+        rows += live_goals(results["live"])
     return markdown(["what", "goal", "measured", "reached"], rows) + "\n"
 
 
@@ -111,6 +115,36 @@ def context_goals(results: dict) -> list[list[str]]:
     ]
 
 
+def tools_goals(results: dict) -> list[list[str]]:
+    rows = []
+
+    def times(what: str, who: str) -> float | None:
+        return results["peers"].get(what, {}).get(who, {}).get("p50")
+
+    def faster(what: str, goal: str, figure: str, peer: str, least: float, who: str = "bellglass") -> None:
+        ours, theirs = times(figure, who), times(figure, peer)
+        if ours and theirs:
+            measured = f"{small(ours)}, {theirs / ours:.1f} times faster than {peer}"
+            rows.append([what, goal, measured, verdict(results, theirs >= least * ours)])
+
+    faster("a screenshot of 1280×800 as PNG, outside, median", "at least 6 times faster than scrot", "screenshot", "scrot", 6)
+    faster("move and click, inside the sandbox, median", "at least 50 times faster than an xdotool process", "click",
+           "xdotool", 50, "inside")  # fmt: skip
+    texts = results["texts"]
+    rows.append(["a text of 100 characters of many scripts, typed into a window", "right each time",
+                 f"{texts['right']} of {texts['typed']}", verdict(results, texts["right"] == texts["typed"])])  # fmt: skip
+    for tool, name in (("python", "Python"), ("typescript", "TypeScript")):
+        faster(f"{name}: from no kernel to the first result, median", "faster than jupyter_client", f"{tool} first", "jupyter_client", 1)
+        faster(f"{name}: a round trip in its kernel, median", "faster than jupyter_client", f"{tool} again", "jupyter_client", 1)
+    for what, figure in (("window manager ready", "desktop ready"), ("a viewer greeted", "desktop greeting")):
+        ours, theirs = times(figure, "bellglass"), times(figure, "Xvfb + x11vnc")
+        if ours and theirs:
+            rows.append([f"a desktop from nothing: {what}, median", "at most 100 ms, at least 3 times faster than Xvfb + x11vnc",
+                         f"{ours:.0f} ms, {theirs / ours:.1f} times", verdict(results, ours <= 100 and theirs >= 3 * ours)])  # fmt: skip
+    faster("searching files, median", "not slower than a ripgrep process", "search", "ripgrep", 1)
+    return rows
+
+
 def verdict(results: dict, reached: bool) -> str:
     if results["machine"]["cores_busy_otherwise"] > MOST_NOISE:
         return "the machine was too busy to say"
@@ -119,12 +153,9 @@ def verdict(results: dict, reached: bool) -> str:
 
 def table(name: str, results: dict) -> str:
     tables = {
-        "schedule": schedule_table,
-        "job": job_table,
-        "sandbox": sandbox_table,
-        "context": context_table,
-        "store": store_table,
-    }
+        "schedule": schedule_table, "job": job_table, "sandbox": sandbox_table, "tools": tools_table,
+        "context": context_table, "live": live_table, "store": store_table,
+    }  # fmt: skip
     return "\n\n".join([*tables[name](results), machine_line(results["machine"])]) + "\n"
 
 
@@ -257,6 +288,86 @@ def context_table(results: dict) -> list[str]:
 
 def microseconds(value: float) -> str:
     return f"{value:,.0f} µs" if value < 10_000 else f"{value / 1000:,.0f} ms"
+
+
+# What the benchmark of tools did, and what stands for it in the table.
+TOOL_FIGURES = {
+    "screenshot": "screenshot, 1280×800, PNG",
+    "click": "move the pointer and click",
+    "type": "type 100 characters of the keyboard",
+    "type any": "type 100 characters of many scripts",
+    "shell": "`bash -c true`",
+    "session": "`true` in a shell session",
+    "search": "search a tree of files",
+    "python first": "Python: first result, no kernel before",
+    "python again": "Python: a round trip",
+    "typescript first": "TypeScript: first result, no kernel before",
+    "typescript again": "TypeScript: a round trip",
+    "desktop ready": "desktop: window manager ready",
+    "desktop greeting": "desktop: a viewer greeted",
+}
+
+
+def tools_table(results: dict) -> list[str]:
+    rows = []
+    for figure, name in TOOL_FIGURES.items():
+        each = results["peers"].get(figure, {})
+        ours = each.get("bellglass")
+        for who, spread in each.items():
+            label = {"bellglass": "**Bellglass**", "inside": "of which inside the sandbox"}.get(who, who)
+            ratio = f"{spread['p50'] / ours['p50']:.1f}×" if ours and who not in ("bellglass", "inside") else ""
+            rows.append([name, label, small(spread["p50"]), small(spread["p95"]), ratio])
+    note = (
+        f"{results['runs']} runs of each, {results['starts']} of what starts something, one of each in turn. Bellglass's "
+        "times are those of a call over the wire, from the request until its result and its picture are outside. "
+        f"Of {results['texts']['typed']} texts of many scripts, {results['texts']['right']} arrived as they were typed; "
+        f"by `xdotool type --delay 0`, {results['texts']['xdotool_right']} did."
+    )
+    for name, why in results["not_available_here"].items():
+        note += f" No figure for {name} on this machine ({why})."
+    return [markdown(["what", "by", "p50", "p95", "Bellglass is faster by"], rows), note]
+
+
+def small(value: float) -> str:
+    return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms"
+
+
+def live_goals(results: dict) -> list[list[str]]:
+    ours, peer = results["peers"]["bellglass"], results["peers"]["websockify"]
+    faster = [peer["connect_ms"] / ours["connect_ms"], peer["echo_ms"] / ours["echo_ms"], ours["mib_per_second"] / peer["mib_per_second"]]
+    memory = ours["memory_mib_per_viewer"] / peer["memory_mib_per_viewer"]
+    most = max(results["delivery_ms"], key=int)
+    rows = [
+        ["a desktop's bridge beside websockify: connecting, an echo, throughput", "faster in each",
+         ", ".join(f"{each:.2f} times" for each in faster), verdict(results, min(faster) > 1)],
+        ["its memory for each viewer, and its processes", "at most a fifth, and none",
+         f"{memory:.2f} of websockify's, {ours['processes_per_viewer']:.0f}", verdict(results, memory <= 0.2 and ours["processes_per_viewer"] == 0)],
+        [f"from an event's cause to each of {most} viewers, median", "at most 50 ms",
+         milliseconds(results["delivery_ms"][most]["p50"]), verdict(results, results["delivery_ms"][most]["p50"] <= 50)],
+        ["the page's first load, packed", "at most 100 kB", f"{results['page']['kb']:.0f} kB", verdict(results, results["page"]["kb"] <= 100)],
+    ]  # fmt: skip
+    return rows
+
+
+def live_table(results: dict) -> list[str]:
+    rows = [
+        [peer["label"], f"{peer['connect_ms']:.2f} ms", f"{peer['echo_ms']:.3f} ms", f"{peer['mib_per_second']:,.0f} MiB/s",
+         f"{peer['cpu_ms_per_gib']:,.0f} ms", f"{peer['memory_mib_per_viewer']:.2f} MiB", f"{peer['processes_per_viewer']:.0f}"]
+        for peer in results["peers"].values()
+    ]  # fmt: skip
+    head = ["bridge", "connect", "echo", "throughput", "CPU time a GiB", "memory a viewer", "processes a viewer"]
+    note = (
+        f"Medians of {results['rounds']} rounds in turn, both to the X server of the same sandbox: websockify straight to its "
+        f"socket, Bellglass through the glass and with every message of the viewer looked at. Connecting ends when the viewer "
+        f"knows the desktop; an echo is a picture of one pixel; throughput is whole screens, unpacked; memory is that of "
+        f"{results['crowd']} viewers at once, by proportional shares."
+    )
+    events = ", ".join(f"{each['p50']:.1f} ms (p99 {each['p99']:.1f} ms) for {count}" for count, each in results["delivery_ms"].items())
+    rest = (
+        f"From the request that brings an event about until it has reached each viewer of its job: {events}. The page's first "
+        f"load is {results['page']['kb']:.0f} kB in {results['page']['requests']} requests."
+    )
+    return [markdown(head, rows), note, rest]
 
 
 def machine_line(facts: dict) -> str:

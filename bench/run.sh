@@ -70,28 +70,32 @@ install_runtimes() {
     rm -f "$log"
 }
 
-# A driver that uses our own crates; built like the program that is measured.
-#   build_example PACKAGE EXAMPLE VARIABLE
-build_example() {
+# What the benchmark of tools is measured beside; nothing here is fatal either.
+install_tools() {
+    local pair missing=()
+    for pair in Xtigervnc:tigervnc-standalone-server Xvfb:xvfb x11vnc:x11vnc openbox:openbox xterm:xterm \
+        xdotool:xdotool scrot:scrot import:imagemagick rg:ripgrep crun:crun runc:runc; do
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    printf 'bench: installing %s\n' "${missing[*]}"
+    local log
+    log=$(mktemp)
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
+        --no-install-recommends "${missing[@]}" >>"$log" 2>&1 || tail -n 3 "$log" >&2
+    rm -f "$log"
+}
+
+# A driver that uses our own crates; built like the program that is measured. Prints where it is.
+#   build_driver PACKAGE EXAMPLE
+build_driver() {
     local folder=release profile=(--release)
     case $binary in
     */debug/*) folder=debug profile=() ;;
     esac
     cargo build --quiet --locked "${profile[@]}" --package "$1" --example "$2" ||
         fail "the driver $2 could not be built"
-    export "$3=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/$2")"
-}
-
-# Drives our own sandboxes; built like the program that is measured.
-build_driver() {
-    local folder=release profile=(--release)
-    case $binary in
-    */debug/*) folder=debug profile=() ;;
-    esac
-    cargo build --quiet --locked "${profile[@]}" --package bellglass-sandbox --example sandbox_bench ||
-        fail "the driver of the sandbox benchmark could not be built"
-    BENCH_SANDBOX_DRIVER=$(realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/sandbox_bench")
-    export BENCH_SANDBOX_DRIVER
+    realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/$2"
 }
 
 # The peers' Python packages, in an environment of their own below target/.
@@ -135,11 +139,22 @@ choose_binary
 case "${names:- sandbox} " in
 *" sandbox "*)
     [ "$smoke" = yes ] || install_runtimes
-    build_driver
+    BENCH_SANDBOX_DRIVER=$(build_driver bellglass-sandbox sandbox_bench)
+    export BENCH_SANDBOX_DRIVER
+    ;;
+esac
+case "${names:- tools} " in
+*" tools "*)
+    [ "$smoke" = yes ] || install_tools
+    BENCH_TOOLS_DRIVER=$(build_driver bellglass-sandbox tools_bench)
+    export BENCH_TOOLS_DRIVER
     ;;
 esac
 case "${names:- context} " in
-*" context "*) build_example bellglass-agent context_bench BENCH_CONTEXT_DRIVER ;;
+*" context "*)
+    BENCH_CONTEXT_DRIVER=$(build_driver bellglass-agent context_bench)
+    export BENCH_CONTEXT_DRIVER
+    ;;
 esac
 case "${names:- store} " in
 *" store "*) build_example bellglass-store store_bench BENCH_STORE_DRIVER ;;

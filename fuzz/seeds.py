@@ -28,7 +28,7 @@ RESULT = {
     "signal": None,
     "text": "done",
     "error": None,
-    "duration_ms": 5,
+    "duration_us": 5,
     "output_bytes": 6,
 }
 REPLIES = {

@@ -15,7 +15,7 @@ fail() {
 }
 
 inputs() {
-    find src index.html ./*.ts ./*.js ./*.json ../examples/*.json ../crates/server/openapi.json \
+    find src ./*.html ./*.ts ./*.js ./*.json ../examples/*.json ../crates/server/openapi.json \
         -type f ! -name schema.d.ts -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 }
 
@@ -59,11 +59,24 @@ build() {
     printf '%s\n' "$now" >"$made"
 }
 
+# A VNC viewer that is not ours, to try the desktops' own ports with.
+install_viewer() {
+    local venv=dist/viewer
+    if [ ! -e "$venv/complete" ] || [ tests/requirements.txt -nt "$venv/complete" ]; then
+        printf 'page: installing a VNC viewer for its tests\n'
+        rm -rf "$venv"
+        quietly python3 -m venv "$venv"
+        quietly "$venv/bin/python" -m pip install --disable-pip-version-check --requirement tests/requirements.txt
+        touch "$venv/complete"
+    fi
+}
+
 case $purpose in
 build) build ;;
 test)
     build
     install_packages
+    install_viewer
     npm run --silent check
     npm test --silent
     ;;

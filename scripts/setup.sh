@@ -45,6 +45,7 @@ demo | test)
     need curl curl
     need jq jq
     need unzip unzip
+    [ "$purpose" = demo ] || python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     ;;
 bench)
     need curl curl
@@ -63,6 +64,7 @@ if [ "$purpose" = test ]; then
         printf 'create_main_cluster = false\n' |
             as_root tee /etc/postgresql-common/createcluster.d/bellglass.conf >/dev/null
     fi
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
 fi
 

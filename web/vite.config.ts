@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig, type Plugin } from "vite";
+import { notices } from "./notices.ts";
 
 const folder = "dist/page";
 
@@ -25,7 +26,7 @@ function packed(): Plugin {
 }
 
 export default defineConfig({
-  plugins: [svelte(), packed()],
+  plugins: [svelte(), notices(folder), packed()],
   build: {
     outDir: folder,
     emptyOutDir: true,
@@ -34,6 +35,7 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
+    rolldownOptions: { input: ["index.html", "desktop.html"] },
   },
-  worker: { format: "es" },
+  worker: { format: "es", plugins: () => [notices(folder)] },
 });

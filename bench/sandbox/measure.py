@@ -6,7 +6,8 @@ import pathlib
 import statistics
 import subprocess
 
-from peers import Peers, prefix
+from machine import prefix
+from peers import Peers
 
 FULL = {"runs": 50, "burst": 100, "rate": 400, "calls": 1000, "idle": 1000, "connections": 500}
 SMOKE = {"runs": 2, "burst": 4, "rate": 4, "calls": 3, "idle": 3, "connections": 5}

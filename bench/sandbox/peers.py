@@ -12,6 +12,8 @@ import signal
 import subprocess
 import time
 
+from machine import prefix
+
 PROGRAM = ["/bin/bash", "-c", "echo hi"]
 STARTS_WITHIN = 60
 
@@ -201,15 +203,6 @@ class Peers:
             lambda: subprocess.run([*client, "rm", "--force", "sleeper"], capture_output=True, check=False)
         )
         return [*usual, "bench", *PROGRAM]
-
-
-def prefix() -> list[str]:
-    """Where both versions of control groups are mounted, crun refuses to work. So everything is measured in a
-    mount namespace without the second."""
-    unified = "/sys/fs/cgroup/unified"
-    if os.geteuid() != 0 or not os.path.ismount(unified):
-        return []
-    return ["unshare", "--mount", "sh", "-c", f'umount {unified}; exec "$@"', "sh"]
 
 
 def control_groups() -> list[str]:

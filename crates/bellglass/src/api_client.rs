@@ -107,6 +107,31 @@ impl ApiClient {
         self.json(request.json(body)).await
     }
 
+    /// A WebSocket to a terminal in a job's sandbox, as bytes.
+    pub(crate) async fn open_terminal(
+        &self,
+        job: JobId,
+        session: Option<&str>,
+        window: Option<(u16, u16)>,
+    ) -> anyhow::Result<reqwest::Upgraded> {
+        let mut query: Vec<(&str, String)> = Vec::new();
+        query.extend(session.map(|name| ("session", name.to_owned())));
+        if let Some((columns, rows)) = window {
+            query.extend([("columns", columns.to_string()), ("rows", rows.to_string())]);
+        }
+        let request = self
+            .request(Method::GET, &format!("/jobs/{job}/terminal"))
+            .query(&query)
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header(
+                "sec-websocket-key",
+                tokio_tungstenite::tungstenite::handshake::client::generate_key(),
+            );
+        Ok(self.send(request).await?.upgrade().await?)
+    }
+
     pub(crate) async fn memories(&self, query: &[(&str, String)]) -> ApiResult<Value> {
         self.json(self.request(Method::GET, "/memories").query(query)).await
     }
@@ -210,7 +235,7 @@ impl ApiClient {
         let unreachable = |source| ApiError::Unreachable { server: self.server.clone(), source };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
-        if status.is_success() {
+        if status.is_success() || status == reqwest::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
         let problem: Value = response.json().await.unwrap_or_default();

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use bellglass_protocol::id::JobId;
 use clap::{Args, Parser, Subcommand};
 
+use crate::render::Colours;
+
 /// Runs coding agents under glass.
 #[derive(Debug, Parser)]
 #[command(
@@ -43,6 +45,8 @@ pub(crate) enum Command {
     Status(OneJob),
     /// Show a job's events
     Logs(Logs),
+    /// Open a terminal in a job's sandbox
+    Attach(Attach),
     /// Cancel a job, queued or running
     Cancel(OneJob),
     /// Change what a job may reach while it waits or runs
@@ -158,6 +162,19 @@ pub(crate) struct Run {
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) images: ImageFolder,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Keys: ctrl-] leaves; `exit` or ctrl-d ends the shell. A session of the \
+                        job's goes on when you leave.")]
+pub(crate) struct Attach {
+    /// The job
+    pub(crate) job: JobId,
+    /// A session that the job opened, instead of a shell of your own
+    #[arg(long, value_name = "NAME")]
+    pub(crate) session: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: Server,
 }
 
 #[derive(Debug, Args)]
@@ -326,6 +343,9 @@ pub(crate) struct Logs {
     /// Stay and show events as they come, until the job ends
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// When to use colours
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) color: Colours,
     #[command(flatten)]
     pub(crate) server: Server,
 }

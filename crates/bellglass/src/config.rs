@@ -18,7 +18,7 @@ use bellglass_protocol::quantity::{ByteSize, Seconds};
 use bellglass_protocol::request::Offer;
 use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_sandbox::pool::PoolSize;
-use bellglass_server::{Quotas, Secret, ServerSettings};
+use bellglass_server::{Quotas, Secret, ServerSettings, VncSettings};
 use bellglass_worker::OperatorServer;
 use serde::Deserialize;
 
@@ -28,6 +28,7 @@ use crate::host_network::{HostNetwork, NetworkConfig};
 use crate::installation::{Pace, SandboxSettings, WarmSettings};
 use crate::mcp_config::{self, McpSection};
 use crate::model_config::{self, MemorySection, ModelEnvironment, ModelSection};
+use crate::port_range::PortRange;
 use crate::secret_config::{Hidden, SecretSection};
 use crate::storage_config::{
     ArtifactSection, Sharing, StorageEnvironment, StorageSettings, StoreSection,
@@ -67,6 +68,9 @@ pub(crate) struct ServerSection {
     pub(crate) listen: String,
     pub(crate) token: Option<String>,
     pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) sandbox_domain: Option<String>,
+    pub(crate) vnc_ports: Option<PortRange>,
+    pub(crate) vnc_password: Option<String>,
     pub(crate) body_limit: ByteSize,
     pub(crate) upload_limit: ByteSize,
 }
@@ -78,6 +82,9 @@ impl Default for ServerSection {
             listen: "127.0.0.1:8000".into(),
             token: None,
             allowed_hosts: Vec::new(),
+            sandbox_domain: None,
+            vnc_ports: None,
+            vnc_password: None,
             body_limit: settings.body_limit,
             upload_limit: settings.upload_limit,
         }
@@ -370,7 +377,11 @@ impl Config {
     }
 
     /// The settings of the HTTP side. Refuses to serve the world without a token.
-    pub(crate) fn server_settings(&self, listen: SocketAddr) -> anyhow::Result<ServerSettings> {
+    pub(crate) fn server_settings(
+        &self,
+        listen: SocketAddr,
+        data: &Path,
+    ) -> anyhow::Result<ServerSettings> {
         let section = &self.file.server;
         let token = self.environment.token.as_ref().or(section.token.as_ref());
         if let Some(token) = token
@@ -390,6 +401,12 @@ impl Config {
         Ok(ServerSettings {
             token: token.map(Secret::new),
             allowed_hosts: section.allowed_hosts.clone(),
+            sandbox_domain: section.sandbox_domain.clone(),
+            vnc: section.vnc_ports.map(|PortRange { first, last }| VncSettings {
+                ports: first..=last,
+                password: section.vnc_password.as_ref().map(Secret::new),
+                record: data.join("vnc-ports.json"),
+            }),
             body_limit: section.body_limit,
             upload_limit: section.upload_limit,
             loopback_only,

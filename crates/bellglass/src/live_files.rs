@@ -13,10 +13,12 @@ use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::Budget;
 use bellglass_protocol::step::workspace_relative;
 use bellglass_protocol::tool::ToolCall;
+use bellglass_protocol::tunnel::{Inside, ListeningPort, LivePlace, Terminal};
 use bellglass_sandbox::client::ClientError;
 use bellglass_server::mcp::{ToolAnswer, ToolListing, ToolPicture};
 use bellglass_server::{
-    IDLE, LiveContent, LiveError, LiveJobs, end_when_idle, let_go_of_idle_readers,
+    IDLE, LiveContent, LiveError, LiveJobs, LiveStream, LiveTerminal, Taken, end_when_idle,
+    let_go_of_idle_readers,
 };
 use bellglass_store::{Store, StoreError};
 use bellglass_worker::{Embedder, LiveSandbox, LiveSandboxes, Used};
@@ -24,6 +26,8 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::live_streams::{HeldTunnel, terminal};
 
 pub(crate) struct LiveFiles {
     pub(crate) live: LiveSandboxes,
@@ -119,6 +123,39 @@ impl LiveJobs for LiveFiles {
         use_tool(&self.sandbox(job)?, by, call).await.map_err(LiveError::Broken)
     }
 
+    async fn connect(&self, job: JobId, to: Inside) -> Result<LiveStream, LiveError> {
+        let opened = self.sandbox(job)?.connect(to).await.map_err(not_let_in)?;
+        Ok(Box::new(HeldTunnel(opened)))
+    }
+
+    async fn view_desktop(&self, job: JobId, by: &str) -> Result<LiveStream, LiveError> {
+        let opened = self.sandbox(job)?.view_desktop(by).await.map_err(not_let_in)?;
+        Ok(Box::new(HeldTunnel(opened)))
+    }
+
+    async fn take_desktop(&self, job: JobId, by: &str) -> Result<Taken, LiveError> {
+        let taken = self.sandbox(job)?.take_desktop(by).await.map_err(not_let_in)?;
+        Ok(Taken(Box::new(taken)))
+    }
+
+    async fn open_terminal(
+        &self,
+        job: JobId,
+        by: &str,
+        which: Terminal,
+    ) -> Result<LiveTerminal, LiveError> {
+        let opened = self.sandbox(job)?.open_terminal(by, which).await.map_err(not_let_in)?;
+        Ok(terminal(opened))
+    }
+
+    async fn ports(&self, job: JobId) -> Result<Vec<ListeningPort>, LiveError> {
+        self.sandbox(job)?.guest.list_ports().await.map_err(live_error)
+    }
+
+    async fn note_visit(&self, job: JobId, by: &str, place: LivePlace) -> Result<(), LiveError> {
+        self.sandbox(job)?.note_visit(by, place).await.map_err(not_let_in)
+    }
+
     /// A mind that hears the log knows what the job's own mind knew then.
     async fn context(&self, job: JobId, at: Option<u64>) -> Result<Value, StoreError> {
         let mut mind = TaskMind::new(u64::MAX, Budget::default(), Vec::new());
@@ -155,5 +192,15 @@ fn live_error(error: ClientError) -> LiveError {
     match error {
         ClientError::Refused(error) => LiveError::Tool(error),
         other => LiveError::Broken(other.to_string()),
+    }
+}
+
+fn not_let_in(error: bellglass_worker::LiveError) -> LiveError {
+    match error {
+        bellglass_worker::LiveError::Full => LiveError::Busy,
+        bellglass_worker::LiveError::Guest(error) => live_error(error),
+        bellglass_worker::LiveError::Taken(by) => LiveError::Taken(by),
+        bellglass_worker::LiveError::Store(StoreError::JobEnded) => LiveError::NotRunning,
+        bellglass_worker::LiveError::Store(error) => LiveError::Broken(error.to_string()),
     }
 }

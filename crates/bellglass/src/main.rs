@@ -5,6 +5,7 @@
 // Before all others: it replaces `println!` and `eprintln!` in them.
 #[macro_use]
 mod output;
+mod port_range;
 
 mod api_client;
 mod cli;
@@ -16,9 +17,11 @@ mod exit;
 mod host_network;
 mod installation;
 mod live_files;
+mod live_streams;
 mod logging;
 mod mcp_config;
 mod model_config;
+mod progress;
 mod render;
 mod run_folder;
 mod secret_config;

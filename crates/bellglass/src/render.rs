@@ -11,6 +11,7 @@ use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::step::StepStatus;
 
 use crate::output::{self, Reader};
+use crate::progress::{ERASE, Progress};
 
 /// Prints a job's events as they come.
 pub(crate) struct EventPrinter {
@@ -20,6 +21,33 @@ pub(crate) struct EventPrinter {
     steps_total: Option<usize>,
     /// Whether the last output ended in the middle of a line.
     in_line: bool,
+    /// The server, under whose address pictures are found.
+    server: Option<String>,
+    /// Kept up to date at the end of what a terminal shows.
+    progress: Option<Progress>,
+    /// Whether it stands there now.
+    drawn: bool,
+}
+
+/// Whether lines have colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Colours {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Colours {
+    fn wanted(self) -> bool {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        match self {
+            Self::Auto => io::stdout().is_terminal() && !plain,
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
 }
 
 const BOLD: &str = "1";
@@ -27,21 +55,57 @@ const DIM: &str = "2";
 const RED: &str = "31";
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
+const CYAN: &str = "36";
 
 impl EventPrinter {
     pub(crate) fn for_stdout() -> Self {
         Self {
-            colours: io::stdout().is_terminal(),
+            colours: Colours::Auto.wanted(),
             shown_live: HashSet::new(),
             steps_total: None,
             in_line: false,
+            server: None,
+            progress: None,
+            drawn: false,
         }
     }
 
+    pub(crate) fn coloured(self, colours: Colours) -> Self {
+        Self { colours: colours.wanted(), ..self }
+    }
+
+    /// Shows where pictures and other things beside text are found.
+    pub(crate) fn with_links_to(self, server: String) -> Self {
+        Self { server: Some(server), ..self }
+    }
+
+    /// Shows how far the job is, where that can be drawn over.
+    pub(crate) fn with_progress(self) -> Self {
+        let progress = io::stdout().is_terminal().then(Progress::default);
+        Self { progress, ..self }
+    }
+
     pub(crate) fn print(&mut self, event: &Event) -> io::Result<Reader> {
-        let mut text = String::new();
-        self.write(event, &mut text);
+        let text = self.text_of(event);
         output::write(&text)
+    }
+
+    fn text_of(&mut self, event: &Event) -> String {
+        let mut text = String::new();
+        if std::mem::take(&mut self.drawn) {
+            text.push_str(ERASE);
+        }
+        self.write(event, &mut text);
+        if let Some(progress) = &mut self.progress {
+            progress.take_in(event);
+            // Half a line of output is not to be torn apart.
+            if let Some(line) = progress.line().filter(|_| !self.in_line) {
+                let (on, off) = if self.colours { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
+                text.push_str(&format!("{on}{line}{off}"));
+                self.drawn = true;
+            }
+        }
+        text
     }
 
     fn write(&mut self, event: &Event, text: &mut String) {
@@ -111,6 +175,13 @@ impl EventPrinter {
                     format!(": {} ({})", safe(&error.message), safe(&error.code))
                 });
                 self.line(text, colour, &format!("  {mark} {what} in {time}{error}"));
+                for (k, attachment) in (1..).zip(&outcome.attachments) {
+                    let (kind, size) = (safe(&attachment.media_type), ByteSize(attachment.bytes));
+                    let place = self.server.as_ref().map_or(String::new(), |server| {
+                        format!(" {server}/jobs/{}/steps/{n}/attachments/{k}", event.job)
+                    });
+                    self.line(text, CYAN, &format!("  ⧉ {kind}, {size}{place}"));
+                }
             }
             EventBody::NetworkConnection { connection, count } => {
                 let place = format!("{}:{}", safe(&connection.host), connection.port);
@@ -165,6 +236,16 @@ impl EventPrinter {
             }
             EventBody::ToolUsed { by, call, .. } => {
                 self.line(text, DIM, &format!("● {} used {}", safe(by), call.name()));
+            }
+            EventBody::LiveOpened { by, place } => {
+                let place = place.to_string();
+                self.line(text, DIM, &format!("● {} opened {}", safe(by), safe(&place)));
+            }
+            EventBody::DesktopTaken { by } => {
+                self.line(text, YELLOW, &format!("● {} took over the desktop", safe(by)));
+            }
+            EventBody::DesktopReturned { by } => {
+                self.line(text, DIM, &format!("● {} handed the desktop back", safe(by)));
             }
             EventBody::ApprovalRequested { approval } => {
                 let wish = match &approval.wish {
@@ -327,5 +408,60 @@ mod tests {
         let mut text = String::new();
         printer.write(&event, &mut text);
         assert_eq!(text, "    \u{fffd}]0;owned\u{fffd} ok\n    half");
+    }
+
+    fn event(json: serde_json::Value) -> Event {
+        let mut event = serde_json::json!({
+            "seq": 1, "at": "2026-11-16T00:00:00Z", "job": JobId::generate(),
+        });
+        event.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        serde_json::from_value(event).unwrap()
+    }
+
+    fn finished(media_type: &str) -> Event {
+        event(serde_json::json!({
+            "type": "step.finished", "n": 1,
+            "outcome": {
+                "status": "succeeded", "exit_code": 0, "signal": null, "stdout": "", "stderr": "",
+                "output": "", "output_bytes": 0, "dropped_bytes": 0, "full_output": null,
+                "attachments": [{ "media_type": media_type, "bytes": 2048, "artifact": "x" }],
+                "error": null, "duration_ms": 7,
+            },
+        }))
+    }
+
+    #[test]
+    fn pictures_are_links() {
+        let server = "http://localhost:8000".to_owned();
+        let mut printer = EventPrinter::for_stdout().coloured(Colours::Never).with_links_to(server);
+        let event = finished("image/png\x1b[31m");
+        let text = printer.text_of(&event);
+        let link = format!("http://localhost:8000/jobs/{}/steps/1/attachments/1", event.job);
+        assert!(text.contains("⧉ image/png\u{fffd}[31m, 2 KiB") && text.contains(&link), "{text}");
+        assert!(!text.contains('\x1b'), "{text:?}");
+    }
+
+    #[test]
+    fn progress_stands_at_the_end_and_leaves_nothing_behind() {
+        let mut printer = EventPrinter::for_stdout().coloured(Colours::Never);
+        printer.progress = Some(Progress::default());
+        let claimed = event(serde_json::json!({
+            "type": "claimed", "worker": "w", "generation": 1,
+        }));
+        let first = printer.text_of(&claimed);
+        assert!(first.ends_with("\n0 steps; the job prepares the sandbox"), "{first:?}");
+        let second = printer.text_of(&finished("image/png"));
+        assert!(second.starts_with(ERASE), "{second:?}");
+        assert!(second.ends_with("\n1 step; the job prepares the sandbox"), "{second:?}");
+        // Half a line stays whole until its end comes.
+        let half = event(serde_json::json!({
+            "type": "step.output", "n": 2, "stream": "stdout", "text": "half",
+        }));
+        assert_eq!(printer.text_of(&half), format!("{ERASE}    half"));
+        let end = event(serde_json::json!({
+            "type": "finished", "end": { "status": "completed", "failed_steps": [], "error": null },
+        }));
+        let last = printer.text_of(&end);
+        assert!(last.starts_with('\n') && last.ends_with("job completed\n"), "{last:?}");
     }
 }

@@ -11,6 +11,7 @@ use crate::network::{Connection, NetworkPolicy};
 use crate::report::SandboxReport;
 use crate::step::{OutputStream, StepOutcome};
 use crate::tool::ToolCall;
+use crate::tunnel::LivePlace;
 
 /// One line of a job's history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,6 +84,15 @@ pub enum EventBody {
     /// Somebody else than the job's mind used a tool of the sandbox.
     #[serde(rename = "tool.used")]
     ToolUsed { by: String, call: ToolCall, outcome: Box<StepOutcome> },
+    /// A person looked at something inside the sandbox, or worked on it.
+    #[serde(rename = "live.opened")]
+    LiveOpened { by: String, place: LivePlace },
+    /// A person works with the desktop. Calls of the job that would do so wait.
+    #[serde(rename = "desktop.taken")]
+    DesktopTaken { by: String },
+    /// The desktop is the job's again.
+    #[serde(rename = "desktop.returned")]
+    DesktopReturned { by: String },
     /// A call, or a connection, waits until the user allows it.
     #[serde(rename = "approval.requested")]
     ApprovalRequested { approval: Approval },
@@ -172,6 +182,9 @@ impl EventBody {
             Self::McpConnected { .. } => "mcp.connected",
             Self::ToolStarted { .. } => "tool.started",
             Self::ToolUsed { .. } => "tool.used",
+            Self::LiveOpened { .. } => "live.opened",
+            Self::DesktopTaken { .. } => "desktop.taken",
+            Self::DesktopReturned { .. } => "desktop.returned",
             Self::ApprovalRequested { .. } => "approval.requested",
             Self::ApprovalDecided { .. } => "approval.decided",
             Self::ModelSaid { .. } => "model.said",

@@ -25,5 +25,6 @@ mod secrets;
 pub mod step;
 pub mod task_request;
 pub mod tool;
+pub mod tunnel;
 pub mod view;
 pub mod wire;

@@ -108,6 +108,9 @@ pub struct JobView {
     /// What waits for the user's word.
     #[serde(default)]
     pub approvals: Vec<Approval>,
+    /// Who works with the desktop, if it is not the job itself.
+    #[serde(default)]
+    pub desktop_taken_by: Option<String>,
     /// Milliseconds of pauses that are over.
     #[serde(skip)]
     pub paused_ms: u64,
@@ -185,6 +188,7 @@ impl JobView {
             last_seq: event.seq,
             conclusion: None,
             approvals: Vec::new(),
+            desktop_taken_by: None,
             paused_ms: 0,
             paused_since: None,
             claims_without_progress: 0,
@@ -232,6 +236,7 @@ impl JobView {
                 self.steps.clear();
                 self.failed_steps.clear();
                 self.plan.clear();
+                self.desktop_taken_by = None;
                 self.question = None;
                 self.approvals.clear();
                 self.summary = None;
@@ -287,10 +292,13 @@ impl JobView {
             | EventBody::ToolAnswered { .. }
             | EventBody::ToolStarted { .. }
             | EventBody::ToolUsed { .. }
+            | EventBody::LiveOpened { .. }
             | EventBody::McpConnected { .. }
             | EventBody::ModelSaid { .. }
             | EventBody::MemoryRecalled { .. }
             | EventBody::ModelNudged { .. } => {}
+            EventBody::DesktopTaken { by } => self.desktop_taken_by = Some(by.clone()),
+            EventBody::DesktopReturned { .. } => self.desktop_taken_by = None,
             EventBody::MemoryKept { usage, cost_usd, .. } => {
                 if let Some(usage) = usage {
                     self.usage.get_or_insert_default().add(usage, *cost_usd);

@@ -15,9 +15,10 @@ use crate::job::Screen;
 use crate::report::Probe;
 use crate::step::{OutputStream, StepStatus, ToolError};
 use crate::tool::ToolCall;
+use crate::tunnel::{Inside, ListeningPort, MAX_PORTS, Terminal, TerminalSize};
 
 /// Raised with every change that an older peer would misunderstand.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The largest frame that the worker takes from a guest.
 pub const MAX_FRAME_FROM_GUEST: usize = 1 << 20;
@@ -177,6 +178,8 @@ pub enum Request {
     /// All that was run in the kernel of a language, as a notebook. Answered as
     /// [`Request::ReadFile`].
     ReadNotebook { language: Language },
+    /// The screen of a desktop that runs, as a PNG. Answered as [`Request::ReadFile`].
+    ReadScreen,
     /// Starts the kernel of a language before it is needed. Answered by [`Reply::Ok`] at once.
     WarmKernel { language: Language },
     /// Starts the desktop. Answered by [`Reply::Ok`] once it is there; by an error in an image that
@@ -202,6 +205,14 @@ pub enum Request {
     OpenWayOut { equipment: Equipment },
     /// Says that a worker is there and awake. Answered by [`Reply::Ok`].
     Attend,
+    /// Connects to something inside. Answered by [`Reply::Ok`]; then bytes go both ways as they are,
+    /// without frames, until a side has closed.
+    Connect { to: Inside },
+    /// Opens a terminal for a person. Answered by [`Reply::Terminal`]; then data frames are typed and
+    /// output frames are shown, until the shell ends ([`Reply::End`]) or the stream does.
+    OpenTerminal { terminal: Terminal },
+    /// What listens inside. Answered by [`Reply::Ports`].
+    ListPorts,
 }
 
 /// What a kernel runs.
@@ -260,6 +271,13 @@ pub enum Reply {
         error: Option<String>,
     },
     End,
+    /// The terminal is there, and so large.
+    Terminal {
+        size: TerminalSize,
+    },
+    Ports {
+        ports: Vec<ListeningPort>,
+    },
 }
 
 impl Reply {
@@ -275,6 +293,10 @@ impl Reply {
                 error.code.truncate(error.code.floor_char_boundary(MAX_ERROR_CODE));
                 error.message.truncate(error.message.floor_char_boundary(MAX_ERROR_MESSAGE));
                 Self::Error { error }
+            }
+            Self::Ports { mut ports } => {
+                ports.truncate(MAX_PORTS);
+                Self::Ports { ports: ports.into_iter().map(ListeningPort::bounded).collect() }
             }
             reply => reply,
         })
@@ -293,6 +315,8 @@ impl Reply {
             Self::Entry { .. } => "an entry",
             Self::EntryEnd { .. } => "an entry's end",
             Self::End => "an end",
+            Self::Terminal { .. } => "a terminal",
+            Self::Ports { .. } => "a list of ports",
         }
     }
 }
@@ -356,6 +380,8 @@ pub enum Receipt {
     Received { bytes: u64 },
     /// All data was sent.
     EndOfData,
+    /// The window in which a terminal is shown has this size now.
+    Resized { size: TerminalSize },
 }
 
 /// How a call ended, as the guest tells it. Its output went before it as frames.
@@ -367,7 +393,7 @@ pub struct CallResult {
     /// The answer of a tool that has one beside output, such as a file's lines.
     pub text: Option<String>,
     pub error: Option<ToolError>,
-    pub duration_ms: u64,
+    pub duration_us: u64,
     /// Output bytes of the call in all.
     pub output_bytes: u64,
     /// Processes that the guest ended meanwhile because the sandbox had used up its memory.
@@ -397,6 +423,9 @@ pub const MAX_MEDIA_TYPE: usize = 100;
 
 /// The largest notebook that is taken from a guest.
 pub const MAX_NOTEBOOK: u64 = 64 << 20;
+
+/// The largest picture of a screen that is taken from a guest.
+pub const MAX_SCREEN: u64 = 64 << 20;
 
 /// Something in the workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

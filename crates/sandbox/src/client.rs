@@ -1,5 +1,7 @@
 //! Speaks to a guest over its wire. Everything it hears is hostile: bounded, checked, timed.
 
+mod tunnel;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use tokio_util::codec::Framed;
 
 use crate::backend::WireStream;
 use crate::egress::Egress;
+
+pub use tunnel::{OpenTerminal, TerminalInput, TerminalOutput, Tunnel};
 
 /// How long the guest may be silent in an exchange that needs no tool to run.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -185,6 +189,11 @@ impl GuestClient {
         language: Language,
     ) -> Result<(u64, FileStream), ClientError> {
         self.read(&Request::ReadNotebook { language }).await
+    }
+
+    /// What the screen shows, where there is one: a PNG.
+    pub async fn read_screen(&self) -> Result<(u64, FileStream), ClientError> {
+        self.read(&Request::ReadScreen).await
     }
 
     /// Has the kernel of a language started before it is needed.

@@ -39,6 +39,14 @@ impl Caller {
         }
     }
 
+    /// By what they are let in, so that it can be asked later whether it still holds.
+    pub(crate) fn token_hash(&self) -> Option<TokenHash> {
+        match self {
+            Self::Holder { hash, .. } => Some(hash.clone()),
+            Self::Nobody | Self::Operator | Self::Vouched { .. } | Self::Guest { .. } => None,
+        }
+    }
+
     /// The name under which events say that they did something; `usual` where there are no users.
     pub(crate) fn actor(&self, usual: &str) -> String {
         self.owner().unwrap_or_else(|| usual.to_owned())

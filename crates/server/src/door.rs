@@ -7,9 +7,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use crate::SharedServer;
-use crate::guard::{self, put_protective_headers};
+use crate::guard::{self, named_host, put_protective_headers};
 use crate::metrics::Observed;
-use crate::{leftovers, standing};
+use crate::{apps, leftovers, standing};
 
 /// The middleware.
 pub(crate) async fn pass(
@@ -17,6 +17,12 @@ pub(crate) async fn pass(
     request: Request,
     next: Next,
 ) -> Response {
+    // Content of sandboxes has host names of its own, under which nothing else is served.
+    if let Ok(host) = named_host(request.uri(), request.headers())
+        && let Some(app) = server.apps.domain.app(&host)
+    {
+        return apps::answer(&server, app, &host, request).await;
+    }
     let observed = Observed::begin(&request);
     let (request, rest) = leftovers::lend(request);
     let (mut parts, body) = request.into_parts();

@@ -6,20 +6,24 @@
 
 use std::sync::Arc;
 
-use axum::extract::MatchedPath;
+use axum::extract::{MatchedPath, Request};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use bellglass_protocol::id::JobId;
 use jiff::Timestamp;
 
 use crate::caller::Caller;
 use crate::extract::parse_job_id;
 use crate::problem::ApiError;
 use crate::relay::Vouched;
-use crate::rights::{self, Right};
+use crate::rights::{self, JobRight, Right};
 use crate::settings::{Secret, ServerSettings};
 use crate::token::{TOKEN, hash_of};
 use crate::{Server, session, share};
+
+/// What this machine is called by its own programs.
+const OWN_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 /// Who is let in without being a user.
 #[derive(Clone)]
@@ -34,7 +38,7 @@ impl Guard {
         match &settings.token {
             Some(token) if !token.is_empty() => Self::Token(token.clone()),
             _ => {
-                let own = ["localhost", "127.0.0.1", "[::1]"].map(String::from);
+                let own = OWN_HOSTS.map(String::from);
                 let more = settings.allowed_hosts.iter().map(|host| host.to_ascii_lowercase());
                 Self::LocalUser { hosts: own.into_iter().chain(more).collect() }
             }
@@ -62,7 +66,7 @@ pub(crate) async fn admit(server: &Server, request: &Parts) -> Result<Caller, Ap
         Guard::Token(_) if right == Some(Right::Public) => return Ok(Caller::Nobody),
         Guard::Token(token) => with_token(server, token, request, right).await?,
         Guard::LocalUser { hosts } => {
-            check_host(hosts, request)?;
+            check_host(hosts, &request.method, &request.uri, &request.headers)?;
             locally(server, request).await?
         }
     };
@@ -153,8 +157,19 @@ async fn guest(
     Ok(None)
 }
 
-fn check_host(hosts: &[String], request: &Parts) -> Result<(), ApiError> {
-    let host = named_host(request)?;
+/// Whether a request names this machine as its own programs do, and no page of another origin made it.
+pub(crate) fn check_local(request: &Request) -> Result<(), ApiError> {
+    let own = OWN_HOSTS.map(String::from);
+    check_host(&own, request.method(), request.uri(), request.headers())
+}
+
+fn check_host(
+    hosts: &[String],
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<(), ApiError> {
+    let host = named_host(uri, headers)?;
     let name = host.host();
     if !hosts
         .iter()
@@ -162,7 +177,32 @@ fn check_host(hosts: &[String], request: &Parts) -> Result<(), ApiError> {
     {
         return Err(ApiError::ForbiddenHost(shortened(host.as_str())));
     }
-    same_origin(&request.method, &request.headers, &host)
+    same_origin(method, headers, &host)
+}
+
+/// Whether a program shows a token with which it may change the job. Such a token is taken out of the
+/// request, whether it is good or not: what a sandbox serves must not see it.
+pub(crate) async fn take_token(
+    server: &Server,
+    headers: &mut HeaderMap,
+    job: JobId,
+) -> Result<bool, ApiError> {
+    let Some(shown) = bearer(headers).map(<[u8]>::to_vec) else { return Ok(false) };
+    let is_operators = match &server.guard {
+        Guard::Token(token) => token.matches(&shown),
+        Guard::LocalUser { .. } => false,
+    };
+    if is_operators {
+        headers.remove(header::AUTHORIZATION);
+        return Ok(true);
+    }
+    if !shown.starts_with(TOKEN.as_bytes()) {
+        return Ok(false);
+    }
+    headers.remove(header::AUTHORIZATION);
+    let Some(caller) = holder(server, &shown).await? else { return Ok(false) };
+    let may = caller.has_for_jobs(JobRight::Change);
+    Ok(may && caller.must_see(server, job).await.is_ok())
 }
 
 pub(crate) fn put_protective_headers(headers: &mut HeaderMap) {
@@ -181,10 +221,11 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-fn named_host(request: &Parts) -> Result<Authority, ApiError> {
-    let authority = match request.headers.get(header::HOST) {
+/// The host that a request names.
+pub(crate) fn named_host(uri: &Uri, headers: &HeaderMap) -> Result<Authority, ApiError> {
+    let authority = match headers.get(header::HOST) {
         Some(host) => Authority::try_from(host.as_bytes()).ok(),
-        None => request.uri.authority().cloned(),
+        None => uri.authority().cloned(),
     };
     match authority {
         Some(authority) if !authority.as_str().contains('@') => Ok(authority),
@@ -193,7 +234,7 @@ fn named_host(request: &Parts) -> Result<Authority, ApiError> {
 }
 
 fn of_this_origin(request: &Parts) -> Result<(), ApiError> {
-    same_origin(&request.method, &request.headers, &named_host(request)?)
+    same_origin(&request.method, &request.headers, &named_host(&request.uri, &request.headers)?)
 }
 
 fn same_origin(method: &Method, headers: &HeaderMap, host: &Authority) -> Result<(), ApiError> {

@@ -4,6 +4,7 @@
 //! knows the store and three small traits, [`LiveJobs`], [`Images`] and [`Isolation`]; how a sandbox or an agent
 //! works it must not know.
 
+mod apps;
 mod archive;
 mod caller;
 mod content;
@@ -23,14 +24,17 @@ mod page;
 mod problem;
 mod quota;
 mod relay;
+mod rfb;
 mod rights;
 mod router;
 mod serve;
 mod session;
 mod settings;
 mod share;
+mod sockets;
 mod standing;
 mod token;
+mod vnc;
 
 use std::sync::Arc;
 
@@ -41,7 +45,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use controllers::mcp::tool_call;
 pub use idle::{FileData, IDLE, end_when_idle, let_go_of_idle_readers};
-pub use live::{Images, Isolation, LiveContent, LiveError, LiveJobs};
+pub use live::{
+    Duplex, Images, Isolation, LiveContent, LiveError, LiveJobs, LiveStream, LiveTerminal, Taken,
+    TerminalInput,
+};
 pub use openapi::openapi;
 pub use problem::Problem;
 pub use quota::Quotas;
@@ -49,6 +56,7 @@ pub use relay::Cluster;
 pub use router::router;
 pub use serve::{Listeners, serve, serve_on};
 pub use settings::{Secret, ServerSettings};
+pub use vnc::VncSettings;
 
 /// Everything that the server is made of.
 pub struct App {
@@ -83,6 +91,9 @@ struct Server {
     meter: quota::Meter,
     /// Told of each token and link that is taken away.
     revoked: tokio::sync::watch::Sender<()>,
+    apps: apps::Apps,
+    /// Ports of desktops, where they are configured.
+    vnc: Option<vnc::VncPorts>,
     metrics: metrics::Metrics,
     /// Places for readers of files of jobs that have ended.
     archive_readers: Arc<tokio::sync::Semaphore>,

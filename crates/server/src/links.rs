@@ -5,6 +5,8 @@ use bellglass_protocol::id::JobId;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::Server;
+
 /// The addresses that go with every answer about a job.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Links {
@@ -15,27 +17,27 @@ pub(crate) struct Links {
     pub events_url: String,
     /// The history as JSON lines.
     pub logs_url: String,
-    /// The noVNC page of the job's desktop, where it has one.
+    /// The page of the job's desktop, for jobs whose image has one.
     #[schema(required)]
     pub desktop_url: Option<String>,
     /// The JupyterLab of the sandbox, where it has one.
     #[schema(required)]
     pub jupyter_url: Option<String>,
-    /// A port of its own for the desktop, where that is configured.
+    /// A port of the server's machine for the desktop alone, where `vnc_ports` is configured.
     #[schema(required)]
     pub vnc_port: Option<u16>,
 }
 
 impl Links {
-    pub(crate) fn of(job: JobId) -> Self {
+    pub(crate) fn of(server: &Server, job: JobId) -> Self {
         Self {
             status_url: status_url(job),
             page_url: page_url(job),
             events_url: format!("/jobs/{job}/events"),
             logs_url: format!("/jobs/{job}/events?format=jsonl"),
-            desktop_url: None,
-            jupyter_url: None,
-            vnc_port: None,
+            desktop_url: Some(format!("/jobs/{job}/desktop/")),
+            jupyter_url: Some(format!("/jobs/{job}/jupyter/")),
+            vnc_port: server.vnc.as_ref().and_then(|vnc| vnc.port(job)),
         }
     }
 }

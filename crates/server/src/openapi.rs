@@ -136,6 +136,25 @@ fn exact_schemas(document: &mut Value) {
         schemas[answered]["required"] = fields.into_iter().flatten().collect();
     }
     tagged_calls(schemas);
+    unsigned_numbers(document);
+}
+
+/// A number that cannot be negative has one bit more than the format of signed ones says.
+fn unsigned_numbers(document: &mut Value) {
+    let least = document.get("minimum").and_then(Value::as_i64);
+    let format = match document.get("format").and_then(Value::as_str) {
+        Some("int32") => Some("uint32"),
+        Some("int64") => Some("uint64"),
+        _ => None,
+    };
+    if let (Some(0..), Some(format)) = (least, format) {
+        document["format"] = format.into();
+    }
+    match document {
+        Value::Object(fields) => fields.values_mut().for_each(unsigned_numbers),
+        Value::Array(items) => items.iter_mut().for_each(unsigned_numbers),
+        _ => {}
+    }
 }
 
 /// A tool call is one flat object. The derived schema puts the arguments and the tool's name into

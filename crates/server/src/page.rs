@@ -10,21 +10,48 @@ use axum::response::{IntoResponse as _, Response};
 use headers::{ETag, HeaderMapExt as _, IfNoneMatch};
 use rust_embed::{Embed, EmbeddedFile};
 
-/// Nothing but our own files may be loaded or called, no text may become markup (the two policies
-/// named are Svelte's for its own templates and ours for the one worker), no other site may frame us.
-pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-     img-src 'self' blob:; connect-src 'self'; worker-src 'self'; base-uri 'none'; \
-     form-action 'none'; frame-ancestors 'self'; require-trusted-types-for 'script'; \
-     trusted-types svelte-trusted-html bellglass-worker";
+/// Nothing but our own files may be loaded or called, no text may become markup (the policies named are
+/// Svelte's for its own templates and ours for the one worker), no other site may frame us. Frames show
+/// what sandboxes serve, under host names of its own.
+fn policy(apps: Option<&str>) -> String {
+    let frames = match apps {
+        // Frames begin at our own address, which leads on to the app's.
+        Some(domain) => format!("'self' http://*.{domain} https://*.{domain}"),
+        None => "'none'".into(),
+    };
+    format!(
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; \
+         connect-src 'self'; worker-src 'self'; frame-src {frames}; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'self'; require-trusted-types-for 'script'; \
+         trusted-types svelte-trusted-html bellglass-worker"
+    )
+}
 
 #[derive(Embed)]
 #[folder = "../../web/dist/page"]
 #[allow_missing = true]
 struct Built;
 
-/// The page itself, the same for every address that it draws; nothing if it was not built.
-pub(crate) fn index(request: &HeaderMap) -> Option<Response> {
-    let mut response = send("index.html", request)?;
+/// The page itself, the same for every address that it draws; nothing if it was not built. `apps` is
+/// the domain under which sandboxes are shown.
+pub(crate) fn index(request: &HeaderMap, apps: Option<&str>) -> Option<Response> {
+    document("index.html", request, apps)
+}
+
+/// The page that shows one desktop.
+pub(crate) fn desktop(request: &HeaderMap) -> Option<Response> {
+    document("desktop.html", request, None)
+}
+
+/// The licences of what the page is made of beside our own code.
+pub(crate) fn notices(request: &HeaderMap) -> Option<Response> {
+    document("notices.txt", request, None)
+}
+
+fn document(path: &str, request: &HeaderMap, apps: Option<&str>) -> Option<Response> {
+    let mut response = send(path, request)?;
+    let policy = HeaderValue::try_from(policy(apps)).ok()?;
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Some(response)
 }
@@ -52,7 +79,9 @@ fn send(path: &str, request: &HeaderMap) -> Option<Response> {
     let headers = response.headers_mut();
     headers.typed_insert(etag.clone());
     headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    if let Ok(policy) = HeaderValue::try_from(policy(None)) {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
     headers.insert("cross-origin-opener-policy", HeaderValue::from_static("same-origin"));
     let known = request.typed_get::<IfNoneMatch>();
     if known.is_some_and(|condition| !condition.precondition_passes(&etag)) {
@@ -77,6 +106,7 @@ fn content_type(path: &str) -> Option<&'static str> {
         "js" => "text/javascript; charset=utf-8",
         "css" => "text/css; charset=utf-8",
         "svg" => "image/svg+xml",
+        "txt" => "text/plain; charset=utf-8",
         _ => return None,
     })
 }

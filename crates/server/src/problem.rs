@@ -72,6 +72,14 @@ pub(crate) enum ApiError {
         "as many files of jobs that have ended are being read as this server can serve at once"
     )]
     FilesBusy,
+    #[error("{0} works with the desktop of this job")]
+    DesktopTaken(String),
+    #[error(
+        "`{0}` is not a port of an app; a port is a number up to 65535 that a program listens on"
+    )]
+    InvalidPort(String),
+    #[error("content of sandboxes is shown under host names of its own, and this server has none")]
+    NoSandboxDomain,
     #[error("the job's sandbox cannot be reached")]
     SandboxUnreachable,
     #[error("this server does not answer under the host name `{0}`")]
@@ -140,6 +148,9 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("memory_known", 409, "The memory is kept already"),
     kind("refused_by_sandbox", 409, "The sandbox refused"),
     kind("sandbox_busy", 503, "The sandbox is busy with other files"),
+    kind("desktop_taken", 409, "Somebody else has the desktop"),
+    kind("invalid_port", 400, "Not a port of an app"),
+    kind("no_sandbox_domain", 409, "Apps have no host name here"),
     kind("files_busy", 503, "Too many files are being read"),
     kind("sandbox_unreachable", 503, "The sandbox cannot be reached"),
     kind("forbidden_host", 403, "Unknown host name"),
@@ -180,6 +191,9 @@ impl ApiError {
             Self::MemoryKnown => "memory_known",
             Self::RefusedBySandbox(_) => "refused_by_sandbox",
             Self::SandboxBusy => "sandbox_busy",
+            Self::DesktopTaken(_) => "desktop_taken",
+            Self::InvalidPort(_) => "invalid_port",
+            Self::NoSandboxDomain => "no_sandbox_domain",
             Self::FilesBusy => "files_busy",
             Self::SandboxUnreachable => "sandbox_unreachable",
             Self::ForbiddenHost(_) => "forbidden_host",
@@ -218,6 +232,8 @@ impl ApiError {
             Self::ResultMissing => "`error` in the job's status says why; its log is complete.".into(),
             Self::NotStarted => "Follow `events_url` until the event `sandbox.ready`.".into(),
             Self::ForbiddenHost(_) => "Call it as http://localhost, or add the name to `allowed_hosts` in bellglass.toml.".into(),
+            Self::DesktopTaken(_) => "Wait until it is handed back, or ask for it.".into(),
+            Self::NoSandboxDomain => "Set `sandbox_domain` in bellglass.toml to a domain of which all subdomains lead to this server, or come as http://localhost, for example through `ssh -L 8000:localhost:8000`.".into(),
             Self::Unauthorized => "Send the header Authorization: Bearer TOKEN.".into(),
             Self::Forbidden(_) => "Ask whoever looks after the server for a token with another role.".into(),
             Self::TokenNotFound => "`bellglass token list` shows those there are.".into(),

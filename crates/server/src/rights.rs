@@ -50,6 +50,7 @@ pub(crate) fn needed(method: &Method, template: &str) -> Option<Right> {
             Right::Public
         }
         ("GET", "/docs" | "/docs/docs.js" | "/docs/pages.css" | "/openapi.json") => Right::Public,
+        ("GET", "/notices.txt") => Right::Public,
         ("POST" | "DELETE", "/session") => Right::LogIn,
 
         ("GET", "/session" | "/offer" | "/jobs" | "/changes" | "/status") => Right::Look,
@@ -73,6 +74,17 @@ pub(crate) fn needed(method: &Method, template: &str) -> Option<Right> {
         ("PUT", "/jobs/{id}/network") => Right::Job(Change),
         ("PUT" | "DELETE", "/jobs/{id}/files/{*path}") => Right::Job(Change),
         ("POST" | "DELETE", "/jobs/{id}/share") => Right::Job(Change),
+        // Whoever sees these can also type, click or call something in them.
+        ("GET", "/jobs/{id}/ports" | "/jobs/{id}/ports/{port}" | "/jobs/{id}/ports/{port}/") => {
+            Right::Job(Change)
+        }
+        ("GET", "/jobs/{id}/ports/{port}/{*path}" | "/jobs/{id}/terminal") => Right::Job(Change),
+        ("GET", "/jobs/{id}/desktop" | "/jobs/{id}/desktop/" | "/jobs/{id}/desktop/websocket") => {
+            Right::Job(Change)
+        }
+        ("GET", "/jobs/{id}/jupyter" | "/jobs/{id}/jupyter/" | "/jobs/{id}/jupyter/{*path}") => {
+            Right::Job(Change)
+        }
 
         ("GET" | "POST", "/tokens") => Right::Administer,
         ("DELETE", "/tokens/{token}") => Right::Administer,

@@ -12,15 +12,18 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::apps::{AppDomain, Apps, Passes};
 use crate::archive;
 use crate::controllers::{
-    cancel, changes, context, events, files, jobs, mcp, memories, memory, network, offer,
-    operations, pages, result, schedule, sessions, share, status, steering, steps, tokens,
+    apps as app_pages, cancel, changes, context, desktop, events, files, jobs, mcp, memories,
+    memory, network, offer, operations, pages, result, schedule, sessions, share, status, steering,
+    steps, terminal, tokens,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
 use crate::problem::ApiError;
 use crate::quota::Meter;
+use crate::vnc::VncPorts;
 use crate::{App, Server, SharedServer, door, openapi, relay};
 
 /// What the OpenAPI document describes.
@@ -49,6 +52,7 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(memories::change, memories::forget))
         .routes(routes!(steps::output))
         .routes(routes!(steps::attachment))
+        .routes(routes!(app_pages::list))
         .routes(routes!(files::list))
         .routes(routes!(files::read, files::write, files::delete))
         .routes(routes!(share::share, share::unshare))
@@ -70,37 +74,65 @@ fn pages() -> Router<SharedServer> {
         .route("/watch/{id}", get(pages::page))
         .route("/share/{link}", get(share::open))
         .route("/assets/{*path}", get(pages::asset))
+        .route("/notices.txt", get(pages::notices))
         .route("/docs/docs.js", get(pages::script))
         .route("/docs/pages.css", get(pages::style))
         .route("/jobs/{id}/files/", get(files::list))
+        .route("/jobs/{id}/ports/{port}", get(app_pages::open_port))
+        .route("/jobs/{id}/ports/{port}/", get(app_pages::open_port))
+        .route("/jobs/{id}/ports/{port}/{*path}", get(app_pages::open_port))
+        .route("/jobs/{id}/terminal", get(terminal::open))
+        .route("/jobs/{id}/desktop", get(desktop::with_slash))
+        .route("/jobs/{id}/desktop/", get(desktop::page))
+        .route("/jobs/{id}/desktop/websocket", get(desktop::websocket))
+        .route("/jobs/{id}/jupyter", get(app_pages::open_jupyter))
+        .route("/jobs/{id}/jupyter/", get(app_pages::open_jupyter))
+        .route("/jobs/{id}/jupyter/{*path}", get(app_pages::open_jupyter))
 }
 
 /// The whole server as a service.
 pub fn router(app: App) -> Router {
-    build(app, CancellationToken::new())
+    build(app, None, CancellationToken::new()).0
 }
 
-pub(crate) fn build(app: App, stopping: CancellationToken) -> Router {
+pub(crate) fn build(
+    app: App,
+    vnc: Option<VncPorts>,
+    stopping: CancellationToken,
+) -> (Router, SharedServer) {
     let (api, document) = api().split_for_parts();
     let guard = Guard::new(&app.settings);
+    let apps = Apps {
+        domain: AppDomain::new(app.settings.sandbox_domain.as_deref()),
+        passes: Passes::new(app.settings.token.as_ref()),
+    };
     let metrics = Metrics::new(document.paths.paths.keys().map(String::as_str));
     let archive_readers = Arc::new(Semaphore::new(archive::MOST_READERS));
-    let meter = Meter::new(app.settings.quotas.clone());
-    let revoked = watch::Sender::new(());
-    let server =
-        Arc::new(Server { app, guard, meter, revoked, metrics, archive_readers, stopping });
-    let api = match server.app.cluster {
-        Some(_) => api.layer(from_fn_with_state(server.clone(), relay::pass_on)),
-        None => api,
+    let server = Arc::new(Server {
+        meter: Meter::new(app.settings.quotas.clone()),
+        revoked: watch::Sender::new(()),
+        app,
+        guard,
+        apps,
+        vnc,
+        metrics,
+        archive_readers,
+        stopping,
+    });
+    let routes = api.merge(pages());
+    let routes = match server.app.cluster {
+        Some(_) => routes.layer(from_fn_with_state(server.clone(), relay::pass_on)),
+        None => routes,
     };
     // The last layer is the outermost. Nothing here may buffer, compress or time out an answer:
     // event streams pass through.
-    api.merge(pages())
+    let router = routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(server.clone(), door::pass))
         .layer(CatchPanicLayer::custom(panicked))
-        .with_state(server)
+        .with_state(server.clone());
+    (router, server)
 }
 
 async fn not_found() -> ApiError {

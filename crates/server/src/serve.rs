@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::App;
 use crate::relay::{Seals, answer_sealed};
 use crate::router::build;
+use crate::vnc::{self, VncPorts};
 
 /// How long requests may go on after the server was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -41,7 +42,9 @@ pub async fn serve_on(listeners: Listeners, app: App, shutdown: impl Future) -> 
     }
     let seals = app.cluster.as_ref().map(|cluster| Seals::new(cluster.secret.clone()));
     let stopping = CancellationToken::new();
-    let router = build(app, stopping.clone());
+    let vnc = app.settings.vnc.clone().map(VncPorts::open).transpose()?;
+    let (router, server) = build(app, vnc, stopping.clone());
+    vnc::serve_again(&server).await.map_err(io::Error::other)?;
     let internal = match (listeners.internal, seals) {
         (Some(listener), Some(seals)) => {
             let sealed = from_fn_with_state(seals, answer_sealed);

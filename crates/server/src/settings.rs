@@ -6,6 +6,7 @@ use bellglass_protocol::quantity::ByteSize;
 use subtle::ConstantTimeEq;
 
 use crate::quota::Quotas;
+use crate::vnc::VncSettings;
 
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
@@ -14,6 +15,11 @@ pub struct ServerSettings {
     /// Host names beside `localhost` and the loopback addresses under which clients without a
     /// token may call.
     pub allowed_hosts: Vec<String>,
+    /// A domain whose subdomains all lead to this server: content of sandboxes is shown under them
+    /// to those who do not come to this machine as `localhost`.
+    pub sandbox_domain: Option<String>,
+    /// Ports of this machine for desktops.
+    pub vnc: Option<VncSettings>,
     /// The largest body of a request that is read whole.
     pub body_limit: ByteSize,
     /// The largest file that may be put into a workspace.
@@ -29,6 +35,8 @@ impl Default for ServerSettings {
         Self {
             token: None,
             allowed_hosts: Vec::new(),
+            sandbox_domain: None,
+            vnc: None,
             body_limit: ByteSize::mib(32),
             upload_limit: ByteSize::gib(1),
             loopback_only: true,

@@ -133,6 +133,9 @@ impl IndexRow {
             | EventBody::ToolAnswered { .. }
             | EventBody::ToolStarted { .. }
             | EventBody::ToolUsed { .. }
+            | EventBody::LiveOpened { .. }
+            | EventBody::DesktopTaken { .. }
+            | EventBody::DesktopReturned { .. }
             | EventBody::McpConnected { .. }
             | EventBody::ApprovalRequested { .. }
             | EventBody::ApprovalDecided { .. }

@@ -8,11 +8,12 @@ use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::memory::memory_document;
 use bellglass_protocol::view::JobStatus;
-use bellglass_protocol::wire::{Language, MAX_NOTEBOOK};
-use bellglass_sandbox::client::GuestClient;
+use bellglass_protocol::wire::{Language, MAX_NOTEBOOK, MAX_SCREEN};
+use bellglass_sandbox::client::{FileStream, GuestClient};
 use bellglass_sandbox::{Sandbox, SandboxName};
 use bellglass_store::{Store, StoreError};
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 
 use crate::job::leave;
@@ -140,7 +141,7 @@ async fn pack(
         Addition { name: "agent.log".into(), content: whole_log },
         Addition { name: "memory.json".into(), content: memory },
     ];
-    additions.extend(notebooks(sandbox.guest()).await);
+    additions.extend(traces(sandbox.guest()).await);
     additions.extend(contexts(shared, log.job).await);
     let limit = spec.limits.disk.0;
     let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
@@ -224,27 +225,32 @@ fn memory(
     })
 }
 
-/// What was run in kernels, as notebooks. Asked for before the workspace is packed, which ends all
-/// that runs inside.
-async fn notebooks(guest: &GuestClient) -> Vec<Addition> {
-    let mut additions = Vec::new();
-    for (language, name) in
-        [(Language::Python, "python.ipynb"), (Language::TypeScript, "typescript.ipynb")]
-    {
-        // A guest that has none says so, and one that cannot say has nothing that could be kept.
-        let Ok((bytes, content)) = guest.read_notebook(language).await else { continue };
-        if bytes > MAX_NOTEBOOK {
-            continue;
-        }
-        let mut left = MAX_NOTEBOOK;
-        let content = content.scan((), move |(), piece| {
+/// What was run in kernels, as notebooks, and what the screen showed last. Asked for before the workspace
+/// is packed, which ends all that runs inside.
+async fn traces(guest: &GuestClient) -> Vec<Addition> {
+    // A guest that has none says so, and one that cannot say has nothing that could be kept.
+    let traces = [
+        ("python.ipynb", guest.read_notebook(Language::Python).await, MAX_NOTEBOOK),
+        ("typescript.ipynb", guest.read_notebook(Language::TypeScript).await, MAX_NOTEBOOK),
+        ("desktop.png", guest.read_screen().await, MAX_SCREEN),
+    ];
+    let found = traces.into_iter().filter_map(|(name, read, most)| {
+        let (bytes, content) = read.ok()?;
+        (bytes <= most).then(|| Addition { name: name.into(), content: bounded(content, most) })
+    });
+    found.collect()
+}
+
+/// A content up to a bound, whatever its length was said to be.
+fn bounded(content: FileStream, most: u64) -> BoxStream<'static, Result<Bytes, StoreError>> {
+    let mut left = most;
+    content
+        .scan((), move |(), piece| {
             let piece = piece.ok().filter(|piece| left >= piece.len() as u64);
             left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
             std::future::ready(piece.map(Ok))
-        });
-        additions.push(Addition { name: name.into(), content: content.boxed() });
-    }
-    additions
+        })
+        .boxed()
 }
 
 /// Removes the spools of a job whose output is recorded, or void.

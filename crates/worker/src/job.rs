@@ -23,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::capture::Capture;
 use crate::clock::Clock;
+use crate::control::DesktopControl;
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe, kept_by};
 use crate::job_log::JobLog;
@@ -238,7 +239,8 @@ async fn work(
     (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
 ) -> Result<Ending, StoreError> {
-    let _presence = shared.live.enter(log.clone(), sandbox.guest().clone(), spec.limits);
+    let presence = shared.live.enter(log.clone(), sandbox.guest().clone(), spec);
+    presence.control.take_back().await?;
     // A wish to cancel, or a new policy, that came between the claim and now was heard by nobody.
     let now = shared.store.job(log.job).await?;
     if now.cancel_requested {
@@ -249,7 +251,8 @@ async fn work(
     }
     let _following = way_out.follow(sandbox.guest().clone(), network_changed);
     let mut clock = log.look(|view| Clock::start(view, stop.clone()));
-    let ran = run_to_the_end(shared, log, spec, sandbox, &mut clock, stop).await;
+    let control = &presence.control;
+    let ran = run_to_the_end(shared, log, spec, sandbox, control, &mut clock, stop).await;
     // Whether the time was up is decided from here on.
     clock.stop().await;
     Ok(match (ran, stop.reason()) {
@@ -273,6 +276,7 @@ async fn run_to_the_end(
     log: &JobLog,
     spec: &JobSpec,
     sandbox: &Sandbox,
+    control: &DesktopControl,
     clock: &mut Clock,
     stop: &StopSwitch,
 ) -> Result<Ending, HandsError> {
@@ -334,7 +338,8 @@ async fn run_to_the_end(
         already_started,
     };
     let changes = shared.store.changes();
-    let mut world = JobWorld::new(hands, changes, clock, servers, shared.embedder.as_ref());
+    let mut world =
+        JobWorld::new(hands, control, changes, clock, servers, shared.embedder.as_ref());
     let driven = drive(&mut *mind, &models, &mut world).await;
     if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven) {
         world.keep_last_context(context).await?;

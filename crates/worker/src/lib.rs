@@ -7,6 +7,7 @@ mod attachments;
 mod capture;
 mod clock;
 mod connection_log;
+mod control;
 mod ending;
 mod hands;
 mod host_approval;
@@ -29,7 +30,8 @@ mod way_out;
 mod world;
 mod zip_names;
 
-pub use live::{LiveSandbox, LiveSandboxes, Used};
+pub use control::Taken;
+pub use live::{LiveError, LiveSandbox, LiveSandboxes, LiveTerminal, LiveTunnel, Used};
 pub use mcp::OperatorServer;
 pub use memory::Embedder;
 pub use queue::{Worker, WorkerSettings};

@@ -1,20 +1,24 @@
 //! The sandboxes that run here now, by job: how the HTTP side reaches a running workspace.
 
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{CallId, JobId};
-use bellglass_protocol::job::Limits;
+use bellglass_protocol::job::{JobSpec, Limits, Screen};
 use bellglass_protocol::step::{OutputStream, StepOutcome};
 use bellglass_protocol::tool::ToolCall;
-use bellglass_sandbox::client::{GuestClient, OutputSink};
+use bellglass_protocol::tunnel::{Inside, LivePlace, MAX_TUNNELS, Terminal};
+use bellglass_sandbox::client::{ClientError, GuestClient, OpenTerminal, OutputSink, Tunnel};
+use bellglass_store::StoreError;
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::attachments;
 use crate::capture::Capture;
+use crate::control::{DesktopControl, Taken};
 use crate::hands::{GUEST_GRACE, describe};
 use crate::job_log::JobLog;
 use crate::outcome;
@@ -35,6 +39,38 @@ pub struct LiveSandbox {
     calls: Arc<Semaphore>,
     pub reads: Arc<Semaphore>,
     pub writes: Arc<Semaphore>,
+    /// Places for streams into the sandbox.
+    tunnels: Arc<Semaphore>,
+    /// How large the desktop is that viewers find.
+    screen: Screen,
+    control: DesktopControl,
+    visits: Arc<Mutex<Visits>>,
+}
+
+/// Who was seen where, and when that was written down last.
+type Visits = HashMap<(String, LivePlace), Instant>;
+
+/// How long somebody who comes back to the same place is not written down again: a page that
+/// connects anew after each break would fill the log.
+const SAME_VISIT: Duration = Duration::from_secs(600);
+
+/// A connection to something inside, and its place among so many.
+pub type LiveTunnel = (Tunnel, OwnedSemaphorePermit);
+
+/// A terminal for a person, and its place among so many.
+pub type LiveTerminal = (OpenTerminal, OwnedSemaphorePermit);
+
+/// Why somebody does not get into a sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    #[error("{MAX_TUNNELS} connections lead into this sandbox; close one")]
+    Full,
+    #[error(transparent)]
+    Guest(#[from] ClientError),
+    #[error("it could not be written down")]
+    Store(#[from] StoreError),
+    #[error("{0} works with the desktop")]
+    Taken(String),
 }
 
 /// Files on their way at once, each way.
@@ -46,15 +82,27 @@ impl LiveSandboxes {
         self.0.read().expect("no code panics while it holds this lock").get(&job).cloned()
     }
 
-    pub(crate) fn enter(&self, log: JobLog, guest: GuestClient, limits: Limits) -> Presence {
+    pub(crate) fn enter(&self, log: JobLog, guest: GuestClient, spec: &JobSpec) -> Presence {
         let room = || Arc::new(Semaphore::new(MOST_TRANSFERS));
         let job = log.job;
         let calls = Arc::new(Semaphore::new(MOST_CALLS));
         let (reads, writes) = (room(), room());
-        let sandbox = LiveSandbox { guest, log, limits, calls, reads, writes };
+        let sandbox = LiveSandbox {
+            guest,
+            control: DesktopControl::new(log.clone()),
+            log,
+            limits: spec.limits,
+            calls,
+            reads,
+            writes,
+            tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
+            screen: spec.desktop.unwrap_or_default(),
+            visits: Arc::default(),
+        };
+        let control = sandbox.control.clone();
         self.0.write().expect("no code panics while it holds this lock").insert(job, sandbox);
         metrics::gauge!("bellglass_sandboxes_running").increment(1.0);
-        Presence { register: self.clone(), job }
+        Presence { register: self.clone(), job, control }
     }
 }
 
@@ -87,6 +135,57 @@ impl LiveSandbox {
     }
 }
 
+impl LiveSandbox {
+    /// Connects to something inside. Says nothing about it in the log: a page connects many times.
+    pub async fn connect(&self, to: Inside) -> Result<LiveTunnel, LiveError> {
+        let place = self.place()?;
+        Ok((self.guest.tunnel(to).await?, place))
+    }
+
+    /// Connects to the desktop, which is started unless it runs.
+    pub async fn view_desktop(&self, by: &str) -> Result<LiveTunnel, LiveError> {
+        let opened = self.connect(Inside::Desktop { screen: self.screen }).await?;
+        self.note_visit(by, LivePlace::Desktop).await?;
+        Ok(opened)
+    }
+
+    pub async fn open_terminal(
+        &self,
+        by: &str,
+        terminal: Terminal,
+    ) -> Result<LiveTerminal, LiveError> {
+        let place = self.place()?;
+        let visited = match &terminal {
+            Terminal::Shell { .. } => LivePlace::Terminal,
+            Terminal::Session { name } => LivePlace::Session(name.clone()),
+        };
+        let terminal = self.guest.open_terminal(terminal).await?;
+        self.note_visit(by, visited).await?;
+        Ok((terminal, place))
+    }
+
+    /// Gives the desktop to a person, until what this returns is dropped.
+    pub async fn take_desktop(&self, by: &str) -> Result<Taken, LiveError> {
+        self.control.take(by).await
+    }
+
+    /// Writes down that somebody opened something, unless that was said a moment ago.
+    pub async fn note_visit(&self, by: &str, place: LivePlace) -> Result<(), LiveError> {
+        {
+            let mut visits = self.visits.lock().expect("no code panics while it holds this lock");
+            visits.retain(|_, noted| noted.elapsed() < SAME_VISIT);
+            if visits.insert((by.into(), place.clone()), Instant::now()).is_some() {
+                return Ok(());
+            }
+        }
+        Ok(self.log.append(vec![EventBody::LiveOpened { by: by.into(), place }]).await?)
+    }
+
+    fn place(&self) -> Result<OwnedSemaphorePermit, LiveError> {
+        self.tunnels.clone().try_acquire_owned().map_err(|_| LiveError::Full)
+    }
+}
+
 /// What came of a call for somebody who is not the job's mind.
 pub struct Used {
     pub outcome: StepOutcome,
@@ -111,6 +210,7 @@ impl OutputSink for Heard {
 pub(crate) struct Presence {
     register: LiveSandboxes,
     job: JobId,
+    pub(crate) control: DesktopControl,
 }
 
 impl Drop for Presence {

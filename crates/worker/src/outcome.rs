@@ -45,7 +45,7 @@ pub(crate) fn of_result(
         full_output: None,
         attachments: Vec::new(),
         error: None,
-        duration_ms: result.duration_ms,
+        duration_ms: result.duration_us / 1000,
     };
     if let Some(error) = error {
         add_line(&mut outcome, &format!("{}: {}", error.code, error.message));
@@ -86,7 +86,7 @@ pub(crate) fn of_interruption(
         signal: None,
         text: None,
         error: Some(ToolError { code: code.into(), message }),
-        duration_ms: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+        duration_us: u64::try_from(after.as_micros()).unwrap_or(u64::MAX),
         output_bytes: capture.total(),
         memory_kills: 0,
         note: None,
@@ -144,7 +144,7 @@ mod tests {
             signal: None,
             text: None,
             error: None,
-            duration_ms: 5,
+            duration_us: 5,
             output_bytes: 0,
             memory_kills: 0,
             note: None,

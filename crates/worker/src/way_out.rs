@@ -11,7 +11,7 @@ use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::task_request::APPROVE_NETWORK;
 use bellglass_protocol::wire::Equipment;
 use bellglass_sandbox::client::{ClientError, GuestClient};
-use bellglass_sandbox::egress::{Authority, BoundSecret, Egress, equipment};
+use bellglass_sandbox::egress::{Authority, BoundSecret, Egress, equipment, trust_of_chromium};
 use tokio::sync::{Mutex, Notify};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -144,8 +144,11 @@ impl WayOut {
             certificates.push_str(authority.certificate());
         }
         let codename = codename(image).await;
-        let equipment: Equipment =
+        let chromium = tokio::fs::try_exists(image.join("usr/bin/chromium")).await;
+        let trust = chromium.unwrap_or(false).then(|| trust_of_chromium(&certificates));
+        let mut equipment: Equipment =
             equipment(&settings.packages, certificates, codename.as_deref(), &secrets);
+        equipment.files.extend(trust);
         let egress = Arc::new(egress);
         guest.open_way_out(egress.clone(), equipment).await?;
         Ok(Opened { egress, journal })

@@ -22,12 +22,14 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::clock::Clock;
+use crate::control::{DesktopControl, needs_desktop};
 use crate::hands::{HandsError, SandboxHands};
 use crate::memory::{self, Embedder};
 use crate::pictures;
 
 pub(crate) struct JobWorld<'a> {
     hands: SandboxHands<'a>,
+    control: &'a DesktopControl,
     changes: broadcast::Receiver<Change>,
     clock: &'a mut Clock,
     /// Under which number each step's end stands in the log, as far as the mind has heard of it.
@@ -66,6 +68,7 @@ impl World for JobWorld<'_> {
     }
 
     async fn perform(&mut self, n: u32, call: ToolCall) -> Result<(), HandsError> {
+        self.wait_for_desktop(&call).await?;
         self.hands.perform(n, call).await
     }
 
@@ -177,12 +180,28 @@ impl World for JobWorld<'_> {
 impl<'a> JobWorld<'a> {
     pub(crate) fn new(
         hands: SandboxHands<'a>,
+        control: &'a DesktopControl,
         changes: broadcast::Receiver<Change>,
         clock: &'a mut Clock,
         servers: Vec<Connected>,
         embedder: Option<&'a Embedder>,
     ) -> Self {
-        Self { hands, changes, clock, ends: BTreeMap::new(), servers, embedder }
+        Self { hands, control, changes, clock, ends: BTreeMap::new(), servers, embedder }
+    }
+
+    /// While a person works with the desktop, the job does not, and its time stands still.
+    async fn wait_for_desktop(&mut self, call: &ToolCall) -> Result<(), HandsError> {
+        if !needs_desktop(call) || !self.control.is_taken() {
+            return Ok(());
+        }
+        self.clock.stand_still();
+        let control = self.control;
+        tokio::select! {
+            () = control.returned() => {}
+            reason = self.hands.stop.stopped() => return Err(HandsError::Stopped(reason)),
+        }
+        self.clock.go_on();
+        Ok(())
     }
 
     /// How a step ended. Read from the log, since nobody else holds the texts of steps.

@@ -3,7 +3,7 @@
 import createClient, { type Middleware } from "openapi-fetch";
 import { problemOf, unreachable } from "./problem";
 import type { paths } from "./schema";
-import type { Decision, Folder, JobAccess, JobRequest, JobStatus, ListedJob, Memory, NetworkPolicy, Offer, Shared, WhoAmI } from "./types";
+import type { App, Decision, Folder, JobAccess, JobRequest, JobStatus, ListedJob, Memory, NetworkPolicy, Offer, Shared, WhoAmI } from "./types";
 
 /** Told of every answer that says "log in first". */
 let onLoginNeeded: () => void = () => {};
@@ -125,6 +125,11 @@ export async function getContext(id: string, at: number | undefined): Promise<un
 
 export async function changeNetwork(id: string, network: NetworkPolicy): Promise<void> {
   await client.PUT("/jobs/{id}/network", { params: { path: { id } }, body: { network } });
+}
+
+/** What listens in a job's sandbox. */
+export async function listPorts(id: string): Promise<App[]> {
+  return must(await client.GET("/jobs/{id}/ports", { params: { path: { id } } })).ports;
 }
 
 export async function logIn(token: string): Promise<void> {

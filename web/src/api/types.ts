@@ -31,6 +31,8 @@ export type JobAccess = Schemas["JobAccess"];
 export type Memory = Schemas["MemoryView"];
 export type Shared = Schemas["Shared"];
 export type WhoAmI = Schemas["WhoAmI"];
+export type App = Schemas["App"];
+export type LivePlace = Schemas["LivePlace"];
 export type ProblemDocument = Schemas["Problem"];
 
 /** A tool call as it is written; tools that this page does not know have fields that it does not know. */

@@ -10,6 +10,7 @@ import type {
   JobEvent,
   JobSpec,
   JobStatus,
+  LivePlace,
   ModelAnswer,
   NetworkPolicy,
   PlanStep,
@@ -58,6 +59,9 @@ export type Moment = { seq: number; at: string; void: boolean } & (
   | { kind: "nudged"; text: string }
   | { kind: "compacted"; before: number; after: number }
   | { kind: "summary"; isDone: boolean; summary: string }
+  | { kind: "visit"; by: string; place: LivePlace }
+  | { kind: "taken"; by: string }
+  | { kind: "returned"; by: string }
   | { kind: "cancel"; by: string }
   | { kind: "stored"; result: ResultSummary }
   | { kind: "finished"; status: JobStatus; error: JobError | undefined }
@@ -94,6 +98,8 @@ export interface JobView {
   destinations: Destination[];
   /** What waits until somebody allows or refuses it, oldest first. */
   approvals: Approval[];
+  /** Whether a person works with the desktop, and the job waits. */
+  desktopTaken: boolean;
   /** What a model is going to do, and how far it is. */
   plan: PlanStep[];
   /** What a model asked, as long as nobody has answered. */
@@ -129,6 +135,7 @@ export function begin(event: JobEvent): JobView | undefined {
     moments: [{ kind: "scheduled", seq: event.seq, at: event.at, void: false }],
     destinations: [],
     approvals: [],
+    desktopTaken: false,
     plan: [],
     question: undefined,
     saying: "",
@@ -162,6 +169,7 @@ export function apply(view: JobView, event: JobEvent): void {
       view.report = undefined;
       view.plan = [];
       view.approvals = [];
+      view.desktopTaken = false;
       view.question = undefined;
       view.moments.push({ ...base, kind: "lost", reason: event.reason });
       return;
@@ -254,6 +262,17 @@ export function apply(view: JobView, event: JobEvent): void {
     }
     case "task.finished":
       view.moments.push({ ...base, kind: "summary", isDone: event.outcome === "done", summary: event.summary });
+      return;
+    case "live.opened":
+      view.moments.push({ ...base, kind: "visit", by: event.by, place: event.place });
+      return;
+    case "desktop.taken":
+      view.desktopTaken = true;
+      view.moments.push({ ...base, kind: "taken", by: event.by });
+      return;
+    case "desktop.returned":
+      view.desktopTaken = false;
+      view.moments.push({ ...base, kind: "returned", by: event.by });
       return;
     case "cancel.requested":
       view.cancelRequested = true;

@@ -6,6 +6,7 @@ import type { JobAccess } from "../api/types";
 import type { IconName } from "../parts/Icon.svelte";
 import type { JobView } from "./fold";
 import type { LiveJob } from "./live.svelte";
+import { hasJupyter, notebooksOf } from "./notebooks";
 
 export interface Pane {
   id: string;
@@ -20,11 +21,39 @@ export interface Pane {
 
 export const panes: Pane[] = [
   {
+    id: "desktop",
+    label: "Desktop",
+    icon: "system",
+    suits: ({ spec }, access) => access.change && (spec.desktop != null || spec.image === "desktop"),
+    load: () => import("../panes/Desktop.svelte"),
+  },
+  {
     id: "files",
     label: "Files",
     icon: "folder",
     suits: (_view, access) => access.files,
     load: () => import("../panes/Files.svelte"),
+  },
+  {
+    id: "notebook",
+    label: "Notebook",
+    icon: "code",
+    suits: (view) => hasJupyter(view) || notebooksOf(view).length > 0,
+    load: () => import("../panes/Notebook.svelte"),
+  },
+  {
+    id: "terminal",
+    label: "Terminal",
+    icon: "terminal",
+    suits: (_view, access) => access.change,
+    load: () => import("../panes/Terminal.svelte"),
+  },
+  {
+    id: "apps",
+    label: "Apps",
+    icon: "window",
+    suits: (_view, access) => access.change,
+    load: () => import("../panes/Apps.svelte"),
   },
   {
     id: "network",

@@ -1,6 +1,6 @@
-// How policies and verdicts are said to people.
+// How policies, verdicts and places are said to people.
 
-import type { NetworkPolicy, Verdict } from "../api/types";
+import type { LivePlace, NetworkPolicy, Verdict } from "../api/types";
 
 export const verdictWords: Record<Verdict, string> = {
   allowed: "was reached",
@@ -29,5 +29,13 @@ export function policyWords(policy: NetworkPolicy): string {
 
 /** Who did something, where that is worth saying: servers without users know only that somebody did. */
 export function named(by: string): string {
-  return ["user", "api", "mcp", ""].includes(by) ? "" : by;
+  return ["user", "api", "mcp", "approval", "plan", "question", ""].includes(by) ? "" : by;
+}
+
+/** What of a sandbox a person opened. */
+export function placeWords(place: LivePlace): string {
+  if (place === "desktop") return "the desktop";
+  if (place === "terminal") return "a terminal";
+  if (place === "jupyter") return "JupyterLab";
+  return "port" in place ? `the app on port ${place.port}` : `the session “${place.session}”`;
 }

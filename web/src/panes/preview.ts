@@ -2,15 +2,18 @@
 // bytes of a picture, or neither; nothing of it is ever a document.
 
 import { readFile } from "../api/client";
+import { type Notebook, readNotebook } from "./notebook";
 
 export type Preview =
   | { kind: "text"; text: string; cut: boolean; bytes: number }
   | { kind: "image"; blob: Blob; bytes: number }
+  | { kind: "notebook"; notebook: Notebook }
   | { kind: "binary"; bytes: number }
   | { kind: "empty" };
 
 const MOST_TEXT = 512 * 1024;
 const MOST_IMAGE = 16 * 1024 * 1024;
+const MOST_NOTEBOOK = 16 * 1024 * 1024;
 
 const IMAGES: Record<string, string> = {
   png: "image/png",
@@ -28,9 +31,15 @@ export async function preview(job: string, path: string, signal: AbortSignal): P
     // The type is ours, whatever the bytes are: a browser draws a picture from them or nothing.
     return { kind: "image", blob: new Blob([await response.arrayBuffer()], { type }), bytes };
   }
-  const { data, cut } = await head(response, MOST_TEXT);
+  const isNotebook = path.endsWith(".ipynb") && bytes <= MOST_NOTEBOOK;
+  const { data, cut } = await head(response, isNotebook ? MOST_NOTEBOOK : MOST_TEXT);
   if (data.length === 0) return { kind: "empty" };
   const text = decode(data, cut);
+  if (isNotebook && text !== undefined && !cut) {
+    const notebook = readNotebook(text);
+    if (notebook) return { kind: "notebook", notebook };
+    if (text.length > MOST_TEXT) return { kind: "text", text: text.slice(0, MOST_TEXT), cut: true, bytes };
+  }
   return text === undefined ? { kind: "binary", bytes } : { kind: "text", text, cut, bytes };
 }
 

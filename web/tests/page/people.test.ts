@@ -86,7 +86,7 @@ test("a viewer looks and is offered nothing else", async ({ page }) => {
     await expect(page.locator("[data-output='2']")).toContainText("tick");
     await expect(page.locator("[data-fact='view-only']")).toBeVisible();
     for (const name of ["Cancel", "Pause", "Share", "Upload"]) {
-      await expect(page.getByRole("button", { name })).toHaveCount(0);
+      await expect(page.getByRole("button", { name, exact: true })).toHaveCount(0);
     }
   });
 });
@@ -112,7 +112,7 @@ test("a link shows a job to whoever has it, until it is taken back", async ({ pa
     await guest.getByRole("tab", { name: "Files" }).click();
     await expect(guest.locator("[data-path='first.txt']")).toBeVisible();
     for (const name of ["Cancel", "Pause", "Share", "Upload", "Change"]) {
-      await expect(guest.getByRole("button", { name })).toHaveCount(0);
+      await expect(guest.getByRole("button", { name, exact: true })).toHaveCount(0);
     }
     await expectAccessible(guest);
     const refused = await guest.evaluate(async (id) => (await fetch(`/jobs/${id}/cancel`, { method: "POST" })).status, id);

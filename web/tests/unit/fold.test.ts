@@ -115,3 +115,11 @@ test("a job without a name is called by what it does first", () => {
   expect(titleOf({ task: "Build it", name: null } as never)).toBe("Build it");
   expect(titleOf({ steps: [{ tool: "list_files" }], name: "n" } as never)).toBe("n");
 });
+
+test("who opened what is told, and whether a person has the desktop", () => {
+  const view = fold({ type: "live.opened", by: "user", place: { port: 8123 } }, { type: "desktop.taken", by: "user" });
+  expect(view.desktopTaken).toBe(true);
+  expect(kinds(view).slice(-2)).toEqual(["visit", "taken"]);
+  expect(fold({ type: "desktop.taken", by: "user" }, { type: "desktop.returned", by: "user" }).desktopTaken).toBe(false);
+  expect(fold({ type: "desktop.taken", by: "user" }, { type: "sandbox.lost", reason: "gone" }).desktopTaken).toBe(false);
+});

@@ -286,6 +286,12 @@ impl TaskMind {
     }
 }
 
+/// What a model hears about the desktop while its user works with it.
+const DESKTOP_TAKEN: &str = "I took over the desktop. Calls of computer, xdot and browser wait until \
+                             I hand it back.";
+const DESKTOP_RETURNED: &str = "The desktop is yours again. What it shows may have changed: take a \
+                                screenshot before you go on with it.";
+
 impl Mind for TaskMind {
     fn take_in(&mut self, event: &Event) {
         let seq = event.seq;
@@ -357,6 +363,8 @@ impl Mind for TaskMind {
                 let text = format!("I changed what the sandbox can reach. It is now: {network}.");
                 self.state.hear(seq, text);
             }
+            EventBody::DesktopTaken { .. } => self.state.hear(seq, DESKTOP_TAKEN.into()),
+            EventBody::DesktopReturned { .. } => self.state.hear(seq, DESKTOP_RETURNED.into()),
             EventBody::Paused { by } => {
                 if by == "plan" && self.state.review == Review::Wanted {
                     self.state.review = Review::Shown;
@@ -401,6 +409,7 @@ impl Mind for TaskMind {
             | EventBody::ModelSaid { .. }
             | EventBody::McpConnected { .. }
             | EventBody::ToolUsed { .. }
+            | EventBody::LiveOpened { .. }
             | EventBody::NetworkConnection { .. }
             | EventBody::PlanUpdated { .. }
             | EventBody::CancelRequested { .. }

@@ -12,14 +12,14 @@ use crate::api_client::{ApiClient, ApiError};
 use crate::cli;
 use crate::exit::Exit;
 use crate::output::{self, Reader};
-use crate::render::EventPrinter;
+use crate::render::{Colours, EventPrinter};
 
 pub(super) async fn logs(flags: &cli::Logs, format: Format) -> anyhow::Result<Exit> {
     let client = ApiClient::new(&flags.server)?;
+    let mut log = Log::new(&client, format, WhenUnread::Leave, flags.color);
     if flags.follow {
-        return follow(&client, flags.job, format, WhenUnread::Leave).await;
+        return log.follow(&client, flags.job).await;
     }
-    let mut log = Log::new(format, WhenUnread::Leave);
     log.show(&client, flags.job, false).await?;
     Ok(Exit::Success)
 }
@@ -35,34 +35,14 @@ pub(super) enum WhenUnread {
 /// How often a broken connection is tried again before giving up, a second apart.
 const TRIES: u32 = 30;
 
-/// Follows a job to its end, over broken connections and restarts of the server.
+/// Follows a job to its end.
 pub(super) async fn follow(
     client: &ApiClient,
     job: JobId,
     format: Format,
     when_unread: WhenUnread,
 ) -> anyhow::Result<Exit> {
-    let mut log = Log::new(format, when_unread);
-    let mut tries = 0;
-    loop {
-        let before = log.after;
-        let outcome = log.show(client, job, true).await;
-        if let Some(status) = log.end {
-            let completed = status == EndStatus::Completed;
-            return Ok(if completed { Exit::Success } else { Exit::JobFailed });
-        }
-        tries = if log.after > before { 0 } else { tries + 1 };
-        match outcome {
-            Ok(Shown::Unread) => return Ok(Exit::Success),
-            Err(error) => match error.downcast_ref() {
-                Some(ApiError::Unreachable { .. } | ApiError::Broken(_))
-                    if log.after > 0 && tries <= TRIES => {}
-                _ => return Err(error),
-            },
-            Ok(Shown::All) => {}
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
+    Log::new(client, format, when_unread, Colours::Auto).follow(client, job).await
 }
 
 /// How far the server's answer was shown.
@@ -83,9 +63,34 @@ struct Log {
 }
 
 impl Log {
-    fn new(format: Format, when_unread: WhenUnread) -> Self {
-        let printer = EventPrinter::for_stdout();
+    fn new(client: &ApiClient, format: Format, when_unread: WhenUnread, colours: Colours) -> Self {
+        let printer = EventPrinter::for_stdout().coloured(colours).with_links_to(client.url(""));
         Self { format, when_unread, printer, after: 0, end: None }
+    }
+
+    /// Goes on to the end, over broken connections and restarts of the server.
+    async fn follow(mut self, client: &ApiClient, job: JobId) -> anyhow::Result<Exit> {
+        self.printer = self.printer.with_progress();
+        let mut tries = 0;
+        loop {
+            let before = self.after;
+            let outcome = self.show(client, job, true).await;
+            if let Some(status) = self.end {
+                let completed = status == EndStatus::Completed;
+                return Ok(if completed { Exit::Success } else { Exit::JobFailed });
+            }
+            tries = if self.after > before { 0 } else { tries + 1 };
+            match outcome {
+                Ok(Shown::Unread) => return Ok(Exit::Success),
+                Err(error) => match error.downcast_ref() {
+                    Some(ApiError::Unreachable { .. } | ApiError::Broken(_))
+                        if self.after > 0 && tries <= TRIES => {}
+                    _ => return Err(error),
+                },
+                Ok(Shown::All) => {}
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
     async fn show(

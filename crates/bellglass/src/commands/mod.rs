@@ -1,6 +1,7 @@
 //! One file for each command. Each returns how it ended; errors are for people.
 
 mod approve;
+mod attach;
 mod doctor;
 mod doctor_sandbox;
 mod download;
@@ -58,6 +59,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
             jobs::show_status(&client, &client.status(one.job).await?, format)
         }
         Command::Logs(logs) => logs::logs(&logs, format).await,
+        Command::Attach(flags) => attach::attach(&flags).await,
         Command::Cancel(one) => {
             let answer = ApiClient::new(&one.server)?.cancel(one.job).await?;
             match format {

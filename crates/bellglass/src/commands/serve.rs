@@ -28,9 +28,9 @@ pub(super) async fn serve(
     format: Format,
 ) -> anyhow::Result<Exit> {
     let listen = config.listen(flags.listen.as_deref())?;
-    let settings = config.server_settings(listen)?;
     let slots = config.slots(flags.slots)?;
     let data = config.data(flags.storage.data.as_ref())?;
+    let settings = config.server_settings(listen, &data)?;
 
     let listener = TcpListener::bind(listen).await;
     let listener = listener.with_context(|| {

@@ -54,16 +54,17 @@ fn the_world_is_served_only_with_a_token() {
     };
     let world: SocketAddr = "0.0.0.0:8000".parse().unwrap();
     let here: SocketAddr = "127.0.0.1:8000".parse().unwrap();
-    assert!(config(None).server_settings(world).is_err());
-    assert!(config(Some("short")).server_settings(world).is_err());
-    assert!(config(Some("0123456789abcdef")).server_settings(world).is_ok());
-    assert!(config(None).server_settings(here).is_ok());
+    let data = Path::new("data");
+    assert!(config(None).server_settings(world, data).is_err());
+    assert!(config(Some("short")).server_settings(world, data).is_err());
+    assert!(config(Some("0123456789abcdef")).server_settings(world, data).is_ok());
+    assert!(config(None).server_settings(here, data).is_ok());
 }
 
 #[test]
 fn every_key_is_documented() {
     let page = include_str!("../../../../docs/configuration.md");
-    let all = "data images listen token allowed_hosts body_limit upload_limit slots lease sweep \
+    let all = "data images listen token allowed_hosts sandbox_domain vnc_ports vnc_password body_limit upload_limit slots lease sweep \
                default base_url fallback wire idle_time context_tokens reasoning images recordings record embeddings embeddings_folder command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output password_file endpoint region presigned secret_file advertise grace keep_days jobs_at_once jobs_per_day running_time_per_day requests_per_second";
     for key in all.split_whitespace() {
         assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, archive, shell, step, text};
+use crate::support::https::{HttpsHost, TestAuthority};
+use crate::support::{Options, TestServer, archive, shell, step, text};
 
 fn browser(action: &str, more: Value) -> Value {
     let mut call = json!({ "tool": "browser", "action": action });
@@ -78,4 +79,60 @@ async fn a_form_is_read_filled_and_sent_and_a_file_downloaded() {
     assert_eq!(ports.lines().count(), 1, "the browser opens no port: {ports}");
     let mut archive = server.archive(text(&job, "job_id")).await;
     assert_eq!(archive::text(&mut archive, "downloads/hat.bin"), "hat!");
+}
+
+#[tokio::test]
+async fn pages_of_a_host_with_a_secret_open_without_a_warning() {
+    let authority = TestAuthority::new();
+    let host = HttpsHost::start(&authority, None).await;
+    let config = format!(
+        "[network]\nprivate_exceptions = [\"127.0.0.2\"]\n\
+         [secrets.api]\nenv = \"THE_SECRET\"\nhosts = [\"{}\"]\nformat = \"Bearer {{}}\"\n",
+        host.place()
+    );
+    let server = TestServer::with(Options {
+        config: config.leak(),
+        environment: vec![authority.environment(), ("THE_SECRET", "very-secret".into())],
+        ..Options::default()
+    });
+    let job = server
+        .run(&json!({
+            "desktop": true,
+            "limits": { "step_time": "90s" },
+            "network": { "allow": [host.place()] },
+            "secrets": { "API_TOKEN": "api" },
+            // The host of this test is on a loopback address, which Chromium would look for inside.
+            "steps": [shell(&format!(
+                "chromium --headless --proxy-server=$https_proxy --proxy-bypass-list='<-loopback>' \
+                 --dump-dom {}/page", host.url()
+            ))],
+        }))
+        .await;
+    let shown = text(step(&job, 1), "stdout");
+    assert!(shown.contains("<pre>hello\n</pre>") || shown.contains(">hello\n<"), "{job:#}");
+    let asked = host.asked();
+    let page = asked.iter().find(|head| head.contains(" /page HTTP/1.1")).unwrap();
+    assert!(page.to_lowercase().contains("authorization: bearer very-secret"), "{page}");
+}
+
+#[tokio::test]
+async fn chromium_has_its_own_sandbox_where_the_job_allows_it() {
+    let server = TestServer::start();
+    for nested in [true, false] {
+        let job = server
+            .run(&json!({
+                "desktop": true,
+                "nested_sandboxing": nested,
+                "limits": { "step_time": "90s" },
+                "steps": [
+                    browser("open", json!({ "url": "chrome://sandbox" })),
+                    shell("tr '\\0' ' ' < /proc/$(pgrep -of 'type=zygote')/cmdline"),
+                ]
+            }))
+            .await;
+        let status = text(step(&job, 1), "output");
+        assert_eq!(status.contains("You are adequately sandboxed"), nested, "{job:#}");
+        let line = text(step(&job, 2), "stdout");
+        assert_eq!(!line.contains("--no-sandbox"), nested, "{line}");
+    }
 }

@@ -181,6 +181,58 @@ async fn a_form_is_filled_in_chromium() {
 }
 
 #[tokio::test]
+async fn a_day_is_picked_a_menu_opened_and_a_thing_dragged_in_chromium() {
+    // Each thing says in the title that it was done, so that nobody has to look at pixels.
+    let page = r#"<!doctype html><meta charset=utf-8><title>form</title><body style="margin:0">
+<style>* { position: fixed; left: 50px; height: 40px }</style>
+<input id=day type=date value=2026-12-24 style="top:50px;width:200px" onchange="tell('picked', day.value)">
+<div style="top:150px;width:200px;background:#cdf" oncontextmenu="event.preventDefault();tell('menu', event.button)">here</div>
+<div draggable=true style="top:250px;width:100px;background:#fdc"
+ ondragstart="event.dataTransfer.setData('text/plain', 'a παγόνι 🦚')">take</div>
+<div style="top:250px;left:400px;width:200px;background:#dfc" ondragover="event.preventDefault()"
+ ondrop="event.preventDefault();tell('dropped', event.dataTransfer.getData('text/plain'))">put</div>
+<script>const tell = (...words) => document.title = words.join('|')</script>"#;
+    let server = TestServer::start();
+    let chromium = "chromium --kiosk --user-data-dir=/tmp/profile file:///workspace/form.html";
+    let titled = |title: &str| {
+        let name = "xdotool getactivewindow getwindowname 2>/dev/null";
+        shell(&format!("timeout 60 sh -c 'until {name} | grep ^{title}; do sleep 0.1; done'"))
+    };
+    let count = "xdotool search --onlyvisible --name '.*' 2>/dev/null | wc -l";
+    let job = server
+        .run(&json!({
+            "desktop": true,
+            "files": [{ "path": "form.html", "content": page }],
+            "limits": { "step_time": "3m" },
+            "steps": [
+                window_of(chromium, "name form"),
+                still(),
+                shell(&format!("{count} > windows")),
+                // The picker's own button is at the end of the field; it is a window of its own. The next
+                // day is one to the right.
+                computer("click", json!({ "x": 236, "y": 70 })),
+                shell(&format!("until [ $({count}) -gt $(cat windows) ]; do sleep 0.1; done")),
+                still(),
+                computer("key", json!({ "keys": "Right Return" })),
+                titled("picked"),
+                computer("right_click", json!({ "x": 100, "y": 170 })),
+                titled("menu"),
+                computer("drag", json!({ "x": 100, "y": 270, "to_x": 500, "to_y": 270 })),
+                titled("dropped"),
+            ]
+        }))
+        .await;
+    assert_eq!(job["status"], "completed", "{job:#}");
+    let said = |n: usize| text(step(&job, n), "stdout").to_owned();
+    assert!(said(8).starts_with("picked|2026-12-25"), "{job:#}");
+    assert!(said(10).starts_with("menu|2"), "{job:#}");
+    assert!(said(12).starts_with("dropped|a παγόνι 🦚"), "{job:#}");
+    // What the screen showed last is kept with the result.
+    let mut archive = server.archive(text(&job, "job_id")).await;
+    assert!(archive::content(&mut archive, "desktop.png").starts_with(b"\x89PNG\r\n"));
+}
+
+#[tokio::test]
 async fn the_desktop_works_on_gvisors_kernel_and_starts_when_it_is_needed() {
     let server = TestServer::start();
     if !has_gvisor(&server).await {

@@ -68,6 +68,41 @@ async fn a_session_lives_through_prompts_editors_servers_and_interrupts() {
 }
 
 #[tokio::test]
+async fn a_pager_git_and_npm_work_as_for_a_person() {
+    let server = TestServer::start();
+    let send = |text: &str| json!({ "tool": "send_input", "session": "main", "text": text, "wait_for": { "quiet": 0.7 } });
+    let job = server
+        .run(&json!({ "steps": [
+            typed("seq -f 'line %g' 1 500 > long.txt"),
+            until("less long.txt", json!({ "pattern": "long.txt" })),
+            send("/line 321\n"),
+            json!({ "tool": "send_input", "session": "main", "text": "q", "wait_for": { "exit": {} } }),
+            typed("git init -q repo && cd repo && git config user.email a@example.org && git config user.name Ada"),
+            typed("echo one > file && git add file && git commit -qm 'The first' && echo two >> file"),
+            typed("git diff --stat && git log --oneline | cut -d' ' -f2-"),
+            until("LESS=R GIT_PAGER=less git log -p", json!({ "pattern": "The first" })),
+            json!({ "tool": "send_input", "session": "main", "text": "q", "wait_for": { "exit": {} } }),
+            // An editor that git opens by itself waits for its user.
+            until("git commit -qa", json!({ "pattern": "Changes to be committed" })),
+            json!({ "tool": "send_input", "session": "main", "text": "iThe second", "keys": ["escape"] }),
+            json!({ "tool": "send_input", "session": "main", "text": ":wq\n", "wait_for": { "exit": {} } }),
+            typed("git log --format=%s"),
+            typed("mkdir ../dep && cd ../dep && npm init -y >/dev/null && echo 'module.exports = 6 * 7' > index.js"),
+            typed("mkdir ../app && cd ../app && npm init -y >/dev/null && npm install --offline ../dep 2>&1 | tail -n 1"),
+            typed("npm pkg set scripts.start=\"node -p \\\"require('dep')\\\"\" && npm --silent start"),
+        ]}))
+        .await;
+    for n in 1..=16 {
+        assert_eq!(text(step(&job, n), "status"), "succeeded", "{n}: {:#}", step(&job, n));
+    }
+    assert!(text(step(&job, 3), "output").contains("line 321\nline 322\n"), "{:#}", step(&job, 3));
+    assert_eq!(step(&job, 4)["exit_code"], 0, "{:#}", step(&job, 4));
+    assert!(text(step(&job, 7), "stdout").ends_with("The first\n"), "{:#}", step(&job, 7));
+    assert_eq!(text(step(&job, 13), "stdout"), "The second\nThe first\n", "{:#}", step(&job, 12));
+    assert_eq!(text(step(&job, 16), "stdout"), "42\n", "{:#}", step(&job, 15));
+}
+
+#[tokio::test]
 async fn a_session_works_on_gvisors_kernel() {
     let server = TestServer::start();
     if !has_gvisor(&server).await {

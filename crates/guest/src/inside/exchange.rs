@@ -17,7 +17,7 @@ use super::Guest;
 use super::calls::{Admission, Call};
 use super::failure::failure;
 use super::follow::follow;
-use super::{desktop, kernel, service, tools, transfer};
+use super::{desktop, kernel, ports, service, terminal, tools, transfer, tunnel};
 
 pub(super) type Wire = Framed<MuxStream, FrameCodec>;
 
@@ -72,6 +72,10 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
             Ok(notebook) => transfer::send_content(wire, notebook).await,
             Err(error) => answer(wire, Reply::Error { error }).await,
         },
+        Request::ReadScreen => match desktop::last_look(guest).await {
+            Ok(picture) => transfer::send_content(wire, picture).await,
+            Err(error) => answer(wire, Reply::Error { error }).await,
+        },
         Request::StartDesktop { screen } => {
             answer(wire, ok_or(desktop::start(guest, screen).await)).await
         }
@@ -92,6 +96,12 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         Request::OpenWayOut { equipment } => {
             let opened = guest.way_out.open(guest.latest_wire.subscribe(), equipment).await;
             answer(wire, ok_or(opened)).await
+        }
+        Request::Connect { to } => tunnel::connect(guest, wire, to).await,
+        Request::OpenTerminal { terminal } => terminal::open(guest, wire, terminal).await,
+        Request::ListPorts => {
+            let ports = tokio::task::spawn_blocking(ports::listening).await.unwrap_or_default();
+            answer(wire, Reply::Ports { ports }).await
         }
     }
 }
@@ -138,7 +148,7 @@ fn broken(call: &Call) -> CallResult {
         signal: None,
         text: None,
         error: Some(failure("internal_error", "the tool itself broke; try again in another way")),
-        duration_ms: 0,
+        duration_us: 0,
         output_bytes: call.output.total(),
         memory_kills: 0,
         note: None,

@@ -87,7 +87,7 @@ fn take_receipt(call: &Call, frame: &Frame) -> Result<(), WireError> {
     match receipt(frame)? {
         // A number beyond the output confirms nothing.
         Receipt::Received { bytes } => drop(call.output.confirm(bytes)),
-        Receipt::EndOfData => {}
+        Receipt::EndOfData | Receipt::Resized { .. } => {}
     }
     Ok(())
 }

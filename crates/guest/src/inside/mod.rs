@@ -17,6 +17,7 @@ mod failure;
 mod files;
 mod follow;
 mod interpreters;
+mod jupyter;
 mod kernel;
 mod kernel_gaps;
 mod kill;
@@ -37,6 +38,7 @@ mod supervisor;
 mod terminal;
 mod tools;
 mod transfer;
+mod tunnel;
 mod way_out;
 mod workspace;
 
@@ -58,9 +60,11 @@ use browser::Browsers;
 use calls::Calls;
 use confine::Confinement;
 use desktop::Desktop;
+use jupyter::Jupyter;
 use kernel::Kernels;
 use probe::Look;
 use terminal::Sessions;
+use tunnel::Tunnels;
 pub use way_out::Placer;
 use way_out::WayOut;
 use workspace::Workspace;
@@ -84,8 +88,10 @@ struct Guest {
     way_out: WayOut,
     sessions: Sessions,
     kernels: Kernels,
+    jupyter: Jupyter,
     desktop: Desktop,
     browsers: Browsers,
+    tunnels: Tunnels,
 }
 
 /// Becomes the guest of this sandbox and never returns.
@@ -226,8 +232,10 @@ async fn serve_job(
         way_out: WayOut::new(placer),
         sessions: Sessions::default(),
         kernels: Kernels::default(),
+        jupyter: Jupyter::default(),
         desktop: Desktop::default(),
         browsers: Browsers::default(),
+        tunnels: Tunnels::default(),
     });
     loop {
         let accepted = tokio::select! {

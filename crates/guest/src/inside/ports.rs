@@ -3,12 +3,21 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
+use bellglass_protocol::tunnel::{ListeningPort, MAX_PORTS};
+
 use super::answer::Answer;
 
-/// Ports that are listed.
-const MOST_PORTS: usize = 500;
-
 pub(super) fn list() -> Answer {
+    let mut text = String::new();
+    for ListeningPort { port, address, program } in listening() {
+        let program = program.as_deref().unwrap_or("unknown");
+        text.push_str(&format!("{port}  {address}  {program}\n"));
+    }
+    Answer::text(if text.is_empty() { "nothing listens\n".into() } else { text })
+}
+
+/// What listens, by port.
+pub(super) fn listening() -> Vec<ListeningPort> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let mut listening: BTreeMap<(u16, String), u64> = BTreeMap::new();
     for table in tables {
@@ -18,12 +27,11 @@ pub(super) fn list() -> Answer {
         }
     }
     let owners = owners();
-    let mut text = String::new();
-    for ((port, address), inode) in listening.iter().take(MOST_PORTS) {
-        let program = owners.get(inode).map_or("unknown", String::as_str);
-        text.push_str(&format!("{port}  {address}  {program}\n"));
-    }
-    Answer::text(if text.is_empty() { "nothing listens\n".into() } else { text })
+    let named = listening.into_iter().map(|((port, address), inode)| {
+        let program = owners.get(&inode).cloned();
+        ListeningPort { port, address, program }
+    });
+    named.take(MAX_PORTS).collect()
 }
 
 /// Address, port and socket of a line of the kernel's table, if somebody listens there.

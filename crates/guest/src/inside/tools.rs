@@ -61,7 +61,7 @@ pub(super) async fn run(
         signal: answer.signal,
         text: answer.text,
         error: answer.error,
-        duration_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
+        duration_us: u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX),
         output_bytes: call.output.total(),
         memory_kills: kills.load(Ordering::Relaxed) - kills_before,
         note: answer.note,

@@ -130,7 +130,7 @@ pub(super) async fn write_file(
             Some(Ok(Frame::Data(piece))) => drop(sender.send(piece).await),
             Some(Ok(frame)) => match receipt(&frame)? {
                 Receipt::EndOfData => break,
-                Receipt::Received { .. } => {}
+                Receipt::Received { .. } | Receipt::Resized { .. } => {}
             },
             Some(Err(error)) => return Err(error),
             None => return Err(WireError::EndedEarly),

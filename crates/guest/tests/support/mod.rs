@@ -12,7 +12,9 @@ use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::mux::{End, Mux, MuxStream, multiplex};
 use bellglass_protocol::step::{OutputStream, StepStatus, ToolError};
 use bellglass_protocol::tool::ToolCall;
-use bellglass_protocol::wire::{CallResult, Frame, FrameCodec, Receipt, Reply, Request};
+use bellglass_protocol::wire::{
+    CallResult, Frame, FrameCodec, PROTOCOL_VERSION, Receipt, Reply, Request,
+};
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
@@ -31,6 +33,21 @@ pub async fn connect(socket: &Path) -> Client {
     let (mux, _, driver) = multiplex(stream, End::Worker);
     let driver = tokio::spawn(async move { drop(driver.await) });
     Client { mux, driver }
+}
+
+/// A guest that greets has looked around: it makes a file in the workspace for that, and could not take
+/// it away again if a test closed the workspace meanwhile.
+fn until_it_has_looked_around(socket: &Path) {
+    let socket = socket.to_path_buf();
+    let greeting = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let request = Request::Hello { protocol: PROTOCOL_VERSION };
+            connect(&socket).await.reply(&request).await
+        })
+    });
+    let reply = greeting.join().unwrap();
+    assert!(matches!(reply, Reply::Welcome { .. }), "{reply:?}");
 }
 
 impl TestGuest {
@@ -71,6 +88,7 @@ impl TestGuest {
             });
             runtime.shutdown_background();
         });
+        until_it_has_looked_around(&socket);
         Self { folder, _stop: stop }
     }
 

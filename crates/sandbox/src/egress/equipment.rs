@@ -91,6 +91,20 @@ pub fn equipment(
     Equipment { environment, files, folders }
 }
 
+/// Where Chromium looks, which reads no list of authorities: a policy, and what it says.
+pub fn trust_of_chromium(certificates: &str) -> (String, String) {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let certificates: Vec<String> = certificates
+        .split(BEGIN)
+        .skip(1)
+        .filter_map(|part| part.split_once(END))
+        .map(|(body, _)| body.split_whitespace().collect())
+        .collect();
+    let policy = serde_json::json!({ "CACertificates": certificates });
+    ("/etc/chromium/policies/managed/bellglass.json".into(), policy.to_string())
+}
+
 /// A text without the user names and passwords of the addresses in it: those are the host's own.
 fn without_credentials(text: &str) -> String {
     let mut parts = text.split("://");
@@ -128,6 +142,14 @@ mod tests {
         ] {
             assert_eq!(without_credentials(text), expected);
         }
+    }
+
+    #[test]
+    fn chromium_gets_every_certificate_by_itself() {
+        let one = "# a name\n-----BEGIN CERTIFICATE-----\nAAAA\nBBBB\n-----END CERTIFICATE-----\n";
+        let (_, policy) = trust_of_chromium(&format!("{one}{}", one.replace("AAAA", "CCCC")));
+        assert_eq!(policy, r#"{"CACertificates":["AAAABBBB","CCCCBBBB"]}"#);
+        assert_eq!(trust_of_chromium("").1, r#"{"CACertificates":[]}"#);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, 
 
 pub use authority::Authority;
 pub use dial::UpstreamProxy;
-pub use equipment::{PackageSources, equipment};
+pub use equipment::{PackageSources, equipment, trust_of_chromium};
 pub use secret::{BoundSecret, PathPrefix, Place, Scheme, Secret, SecretValue};
 
 use dial::{Dialed, HostResolver, Resolve};

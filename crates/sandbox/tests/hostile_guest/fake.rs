@@ -103,7 +103,7 @@ pub(crate) fn success() -> CallResult {
         signal: None,
         text: None,
         error: None,
-        duration_ms: 1,
+        duration_us: 1,
         output_bytes: 0,
         memory_kills: 0,
         note: None,

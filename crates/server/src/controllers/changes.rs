@@ -20,6 +20,7 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
+use super::events::SentEvent;
 use crate::SharedServer;
 use crate::caller::Caller;
 
@@ -41,7 +42,7 @@ pub(crate) struct ChangedJob {
 /// empty list means that any job may have news; one such comes first.
 #[utoipa::path(
     get, path = "/changes", operation_id = "follow_changes", tag = "events",
-    responses((status = 200, description = "The changes.", body = String, content_type = "text/event-stream")),
+    responses((status = 200, description = "The changes.", body = SentEvent, content_type = "text/event-stream")),
 )]
 pub(crate) async fn follow(State(server): State<SharedServer>, caller: Caller) -> Response {
     let listener = Listener {

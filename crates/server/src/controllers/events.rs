@@ -47,6 +47,19 @@ pub(crate) enum Format {
     Jsonl,
 }
 
+/// One event of a stream of server-sent events, as its lines say it.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only described: such events are written as text")]
+pub(crate) struct SentEvent {
+    /// Where to go on from, as the header `Last-Event-ID`.
+    #[schema(nullable = false)]
+    id: Option<String>,
+    #[schema(nullable = false)]
+    event: Option<String>,
+    /// JSON on one line.
+    data: String,
+}
+
 /// The history of a job
 ///
 /// As server-sent events it can be resumed with the header `Last-Event-ID`. The stream ends after
@@ -60,7 +73,7 @@ pub(crate) enum Format {
     ),
     responses(
         (status = 200, description = "The events.", content(
-            (String = "text/event-stream"),
+            (SentEvent = "text/event-stream"),
             (String = "application/x-ndjson"),
         )),
         (status = 204, description = "Nothing came after the event that was seen last, and nothing will."),

@@ -253,7 +253,7 @@ impl From<Entry> for FolderEntry {
 }
 
 /// What to answer when a running workspace could not be read or changed.
-async fn refusal(
+pub(super) async fn refusal(
     server: &Server,
     job: JobId,
     path: &str,
@@ -272,6 +272,7 @@ async fn refusal(
             ApiError::RefusedBySandbox(printable.take(500).collect())
         }
         LiveError::Busy => ApiError::SandboxBusy,
+        LiveError::Taken(by) => ApiError::DesktopTaken(by),
         LiveError::Broken(reason) => {
             tracing::warn!(%job, reason, "a sandbox cannot be reached");
             ApiError::SandboxUnreachable

@@ -190,5 +190,5 @@ pub(crate) async fn show(
 ) -> Result<Json<Job>, ApiError> {
     let view = server.app.store.job(job).await?;
     let download_url = links::result_url(job, view.result.as_ref());
-    Ok(Json(Job { view, task_id: job, download_url, links: Links::of(job) }))
+    Ok(Json(Job { view, task_id: job, download_url, links: Links::of(&server, job) }))
 }

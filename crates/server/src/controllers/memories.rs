@@ -46,7 +46,8 @@ pub(crate) struct Filter {
     project: Option<String>,
     /// The best for these words, best first; the newest first without them.
     search: Option<String>,
-    /// At most so many; 50 by default, 500 at the most.
+    /// At most so many.
+    #[param(minimum = 1, maximum = 500, default = 50, nullable = false)]
     limit: Option<u32>,
 }
 
@@ -85,6 +86,10 @@ pub(crate) async fn list(
     filter: Result<Query<Filter>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<MemoryList>, ApiError> {
     let Query(filter) = filter.map_err(|error| ApiError::InvalidQuery(error.body_text()))?;
+    let limit = filter.limit.unwrap_or(50);
+    if !(1..=500).contains(&limit) {
+        return Err(ApiError::InvalidQuery("`limit` must be from 1 to 500".into()));
+    }
     let vector = match &filter.search {
         Some(words) => server.app.live.meaning(words).await,
         None => None,
@@ -94,7 +99,7 @@ pub(crate) async fn list(
         project: filter.project,
         words: filter.search,
         vector,
-        limit: filter.limit.unwrap_or(50).min(500),
+        limit,
     };
     let memories = server.app.store.memories(&query).await?;
     Ok(Json(MemoryList { memories: memories.into_iter().map(MemoryView::from).collect() }))

@@ -1,8 +1,10 @@
 //! One file for each resource of the API.
 
+pub(crate) mod apps;
 pub(crate) mod cancel;
 pub(crate) mod changes;
 pub(crate) mod context;
+pub(crate) mod desktop;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod jobs;
@@ -20,4 +22,5 @@ pub(crate) mod share;
 pub(crate) mod status;
 pub(crate) mod steering;
 pub(crate) mod steps;
+pub(crate) mod terminal;
 pub(crate) mod tokens;

@@ -2,10 +2,12 @@
 //!
 //! They ask nothing of any other host, and their policy forbids it.
 
-use axum::extract::Path;
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 
+use crate::SharedServer;
+use crate::guard::named_host;
 use crate::page;
 use crate::problem::ApiError;
 
@@ -22,10 +24,23 @@ fn text(content_type: &'static str, text: &'static str) -> Response {
 }
 
 /// The page; where it was not built, one that says how to build it.
-pub(crate) async fn page(headers: HeaderMap) -> Response {
-    page::index(&headers).unwrap_or_else(|| {
+pub(crate) async fn page(State(server): State<SharedServer>, request: Request) -> Response {
+    let host = named_host(request.uri(), request.headers()).ok();
+    let apps = host.and_then(|host| server.apps.domain.beside(&host));
+    page::index(request.headers(), apps.as_deref()).unwrap_or_else(|| {
         text("text/html; charset=utf-8", include_str!("../pages/without_page.html"))
     })
+}
+
+/// The page that shows one desktop.
+pub(crate) fn desktop(headers: &HeaderMap) -> Response {
+    page::desktop(headers).unwrap_or_else(|| {
+        text("text/html; charset=utf-8", include_str!("../pages/without_page.html"))
+    })
+}
+
+pub(crate) async fn notices(headers: HeaderMap) -> Result<Response, ApiError> {
+    page::notices(&headers).ok_or(ApiError::NotFound)
 }
 
 pub(crate) async fn asset(

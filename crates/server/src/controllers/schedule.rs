@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::DESKTOP_IMAGE;
 use bellglass_protocol::request::{JobRequest, RequestError};
 use bellglass_protocol::view::JobStatus;
 use serde::Serialize;
@@ -18,6 +19,7 @@ use crate::caller::Caller;
 use crate::extract::read_body;
 use crate::links::{self, Links};
 use crate::problem::{ApiError, Problem};
+use crate::vnc;
 
 /// A job that was accepted.
 #[derive(Debug, Serialize, ToSchema)]
@@ -71,15 +73,22 @@ pub(crate) async fn schedule(
     }
     spec.owner = caller.owner();
     let turn = server.meter.job(app.store.as_ref(), &caller).await?;
+    let port = match &server.vnc {
+        Some(vnc) if spec.desktop.is_some() || spec.image == DESKTOP_IMAGE => vnc.reserve().await,
+        _ => None,
+    };
     let job = app.store.schedule(spec).await?;
     drop(turn);
+    if let Some(port) = port {
+        vnc::serve(&server, job, port);
+    }
     server.metrics.jobs_scheduled.increment(1);
     let answer = Scheduled {
         job_id: job,
         task_id: job,
         status: JobStatus::Scheduled,
         download_url: links::download_url(job),
-        links: Links::of(job),
+        links: Links::of(&server, job),
     };
     let location = [(header::LOCATION, links::job_url(job))];
     Ok((StatusCode::ACCEPTED, location, axum::Json(answer)).into_response())

@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::SharedServer;
 use crate::caller::Caller;
 use crate::extract::{JobPath, Parameters, parse_job_id};
 use crate::links::{self, Links};
 use crate::problem::{ApiError, Problem};
 use crate::rights::JobRight;
+use crate::{Server, SharedServer};
 
 /// Where a job stands.
 #[derive(Debug, Serialize, ToSchema)]
@@ -52,6 +52,9 @@ pub(crate) struct Status {
     finished_at: Option<Timestamp>,
     /// What whoever asks may do with the job.
     access: JobAccess,
+    /// What `vnc_port` asks for, for those who may change the job.
+    #[schema(required)]
+    vnc_password: Option<String>,
     #[serde(flatten)]
     links: Links,
 }
@@ -81,7 +84,7 @@ impl JobAccess {
 }
 
 impl Status {
-    fn of(job: JobOutline, caller: &Caller) -> Self {
+    fn of(server: &Server, job: JobOutline, caller: &Caller) -> Self {
         let result = links::result_url(job.id, job.result.as_ref());
         Self {
             job_id: job.id,
@@ -98,8 +101,14 @@ impl Status {
             scheduled_at: job.scheduled_at,
             started_at: job.started_at,
             finished_at: job.finished_at,
+            vnc_password: server
+                .vnc
+                .as_ref()
+                .filter(|_| caller.has_for_jobs(JobRight::Change))
+                .and_then(|vnc| vnc.password(job.id))
+                .map(|password| password.text().to_owned()),
             access: JobAccess::of(caller),
-            links: Links::of(job.id),
+            links: Links::of(server, job.id),
         }
     }
 }
@@ -119,7 +128,7 @@ pub(crate) async fn by_path(
     caller: Caller,
     JobPath(job): JobPath,
 ) -> Result<Json<Status>, ApiError> {
-    Ok(Json(Status::of(server.app.store.outline(job).await?, &caller)))
+    Ok(Json(Status::of(&server, server.app.store.outline(job).await?, &caller)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -161,5 +170,5 @@ pub(crate) async fn by_query(
     };
     let job = parse_job_id(&text)?;
     caller.must_see(&server, job).await?;
-    Ok(Json(Status::of(server.app.store.outline(job).await?, &caller)))
+    Ok(Json(Status::of(&server, server.app.store.outline(job).await?, &caller)))
 }

@@ -93,13 +93,11 @@ pub(crate) struct NewToken {
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._-]+$")]
     user: String,
     /// `user` unless said otherwise.
-    #[schema(nullable = false)]
     role: Option<RoleName>,
     /// What to call it, such as where it is used.
-    #[schema(max_length = 100, nullable = false)]
+    #[schema(max_length = 100)]
     name: Option<String>,
     /// After so long it holds no more; until it is revoked, if this is not given.
-    #[schema(nullable = false)]
     expires_in: Option<Seconds>,
 }
 
@@ -111,6 +109,9 @@ pub(crate) struct CreatedToken {
     #[serde(flatten)]
     known: TokenView,
 }
+
+/// Events say by these names that something was done by the program itself, or by somebody unknown.
+const OURS: [&str; 6] = ["user", "api", "mcp", "plan", "approval", "question"];
 
 /// List the tokens that were made
 #[utoipa::path(
@@ -151,6 +152,9 @@ pub(crate) async fn create(
     };
     if !is_project_name(&user) {
         return Err(invalid("user", "must be 1 to 64 letters, digits, `-`, `_` and `.`"));
+    }
+    if OURS.contains(&user.as_str()) {
+        return Err(invalid("user", "is a name by which events mean the program itself"));
     }
     let name = name.unwrap_or_default();
     if name.chars().count() > 100 || name.chars().any(char::is_control) {

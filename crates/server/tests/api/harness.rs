@@ -17,9 +17,13 @@ use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::request::Offer;
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::tool::ToolCall;
+use bellglass_protocol::tunnel::{Inside, ListeningPort, LivePlace, Terminal};
 use bellglass_protocol::wire::{Entry, EntryKind};
 use bellglass_server::mcp::{ToolAnswer, ToolListing};
-use bellglass_server::{App, Images, Isolation, LiveContent, LiveError, LiveJobs, ServerSettings};
+use bellglass_server::{
+    App, Images, Isolation, LiveContent, LiveError, LiveJobs, LiveStream, LiveTerminal,
+    ServerSettings, Taken,
+};
 use bellglass_store::artifacts::{ArtifactKey, Artifacts};
 use bellglass_store::{JobFilter, SqliteStore, Store, StoreError};
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
@@ -293,6 +297,51 @@ impl LiveJobs for MapOfFiles {
         let files = jobs.get(&job).ok_or(LiveError::NotRunning)?;
         let text = files.keys().cloned().collect::<Vec<_>>().join("\n");
         Ok(ToolAnswer { text, failed: false, pictures: Vec::new() })
+    }
+
+    /// The ports of a job are those of this machine.
+    async fn connect(&self, job: JobId, to: Inside) -> Result<LiveStream, LiveError> {
+        if !self.0.lock().unwrap().contains_key(&job) {
+            return Err(LiveError::NotRunning);
+        }
+        let Inside::Port { port } = to else { return Err(refuse("no_jupyter", "there is none")) };
+        match tokio::net::TcpStream::connect(("127.0.0.1", u16::from(port))).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(_) => Err(refuse("nothing_listens", "nothing listens")),
+        }
+    }
+
+    async fn view_desktop(&self, _: JobId, _: &str) -> Result<LiveStream, LiveError> {
+        Err(refuse("no_desktop", "there is none"))
+    }
+
+    async fn take_desktop(&self, _: JobId, _: &str) -> Result<Taken, LiveError> {
+        Err(LiveError::Taken("somebody".into()))
+    }
+
+    async fn open_terminal(
+        &self,
+        _: JobId,
+        _: &str,
+        _: Terminal,
+    ) -> Result<LiveTerminal, LiveError> {
+        Err(LiveError::NotRunning)
+    }
+
+    async fn ports(&self, job: JobId) -> Result<Vec<ListeningPort>, LiveError> {
+        if !self.0.lock().unwrap().contains_key(&job) {
+            return Err(LiveError::NotRunning);
+        }
+        let listening = |port: u16, address: &str| ListeningPort {
+            port,
+            address: address.into(),
+            program: Some("python3 (process 7)".into()),
+        };
+        Ok(vec![listening(3128, "127.0.0.1"), listening(8000, "127.0.0.1"), listening(8000, "::1")])
+    }
+
+    async fn note_visit(&self, job: JobId, _: &str, _: LivePlace) -> Result<(), LiveError> {
+        self.0.lock().unwrap().get(&job).map(drop).ok_or(LiveError::NotRunning)
     }
 
     async fn context(&self, _: JobId, at: Option<u64>) -> Result<Value, StoreError> {

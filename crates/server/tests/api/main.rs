@@ -2,6 +2,7 @@
 //! Every answer is also held against the OpenAPI document.
 
 mod access;
+mod apps;
 mod connection;
 mod document;
 mod events;

@@ -28,9 +28,8 @@ async fn the_documented_steps_are_accepted() {
         assert_eq!(body["events_url"], format!("/jobs/{job}/events"));
         assert_eq!(body["logs_url"], format!("/jobs/{job}/events?format=jsonl"));
         assert_eq!(body["download_url"], format!("/jobs/{job}/output.zip"));
-        for absent in ["desktop_url", "jupyter_url", "vnc_port"] {
-            assert!(body.as_object().unwrap()[absent].is_null());
-        }
+        assert_eq!(body["jupyter_url"], format!("/jobs/{job}/jupyter/"));
+        assert!(body.as_object().unwrap()["vnc_port"].is_null());
         assert_eq!(answer.header("location"), format!("/jobs/{job}"));
     }
     assert_eq!(server.job_count().await, 2);

@@ -163,7 +163,7 @@ async fn a_job_whose_guest_lies_about_its_result() {
                 result.text = Some("x".repeat(900_000));
                 result.exit_code = Some(i32::MIN);
                 result.signal = Some(i32::MAX);
-                result.duration_ms = u64::MAX;
+                result.duration_us = u64::MAX;
                 result.output_bytes = u64::MAX;
                 let _ = say(&mut exchange, &Reply::Done { result }).await;
             }

@@ -32,7 +32,8 @@ x11rb::atom_manager! {
         BELLGLASS_SELECTION,
         _NET_ACTIVE_WINDOW,
         _NET_CLIENT_LIST,
-        _NET_SUPPORTING_WM_CHECK,
+        _NET_FRAME_EXTENTS,
+        _NET_REQUEST_FRAME_EXTENTS,
         _NET_WM_NAME,
     }
 }
@@ -288,15 +289,6 @@ impl Display {
 
     fn heard(&self) -> MutexGuard<'_, Heard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a window manager has taken the desktop over.
-    pub(super) fn is_managed(&self) -> Done<bool> {
-        let property = self.atoms._NET_SUPPORTING_WM_CHECK;
-        let kind = AtomEnum::WINDOW;
-        let value =
-            self.connection.get_property(false, self.root, property, kind, 0, 1)?.reply()?;
-        Ok(!value.value.is_empty())
     }
 }
 

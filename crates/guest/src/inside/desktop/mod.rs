@@ -9,6 +9,8 @@ mod picture;
 mod start;
 mod windows;
 
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,7 @@ use x11rb::protocol::xproto::{
 };
 use x11rb::protocol::xtest::ConnectionExt as _;
 
+use tokio::net::UnixStream;
 use tokio::time::sleep_until;
 
 use super::Guest;
@@ -43,6 +46,11 @@ const MOST_NOTCHES: u32 = 100;
 /// Steps of a drag: programs want to see the pointer on its way.
 const DRAG_STEPS: i32 = 20;
 const BETWEEN_STEPS: Duration = Duration::from_millis(5);
+/// How long a drag waits for a program at its start and before its end, and when that one has drawn.
+const REACTING: Duration = Duration::from_millis(500);
+const STILL: Duration = Duration::from_millis(60);
+/// How long a window manager may take to give the keyboard to the window that was clicked.
+const FOLLOWING: Duration = Duration::from_millis(500);
 
 /// What goes wrong between the guest and the X server, in words.
 #[derive(Debug)]
@@ -77,19 +85,24 @@ impl From<Broken> for ToolError {
 pub(super) struct Desktop {
     live: tokio::sync::Mutex<Option<Arc<Live>>>,
     /// Whether programs that start now find the screen.
-    shown: std::sync::atomic::AtomicBool,
+    shown: AtomicBool,
 }
 
 struct Live {
     display: Arc<Display>,
     keyboard: Keyboard,
     view: Mutex<View>,
+    /// The socket on which viewers are served.
+    rfb: PathBuf,
+    /// Whether the pointer was used since the keyboard was: then the window manager may be about to
+    /// give the keyboard to another window.
+    clicked: AtomicBool,
 }
 
 impl Desktop {
     /// What programs call the screen, once there is one.
     pub(super) fn name(&self) -> Option<&'static str> {
-        self.shown.load(std::sync::atomic::Ordering::Relaxed).then_some(start::DISPLAY)
+        self.shown.load(Ordering::Relaxed).then_some(start::DISPLAY)
     }
 }
 
@@ -98,9 +111,23 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<(), Tool
     get(guest, screen).await.map(drop)
 }
 
+/// Connects to the desktop's VNC server, which is started first unless it runs.
+pub(super) async fn view(guest: &Arc<Guest>, screen: Screen) -> Result<UnixStream, ToolError> {
+    let live = get(guest, screen).await?;
+    UnixStream::connect(&live.rfb).await.map_err(|error| {
+        failure("no_desktop", format!("the desktop's VNC server cannot be reached: {error}"))
+    })
+}
+
 /// Starts it as a task of its own, which goes on when a call gives up: half a desktop would be in
 /// the way of the next.
 async fn get(guest: &Arc<Guest>, screen: Screen) -> Result<Arc<Live>, ToolError> {
+    // Most calls find it there, and need no task for that.
+    if let Ok(live) = guest.desktop.live.try_lock()
+        && let Some(live) = live.as_ref().filter(|live| !live.display.is_gone())
+    {
+        return Ok(live.clone());
+    }
     let guest = guest.clone();
     let getting = tokio::spawn(async move {
         let mut live = guest.desktop.live.lock().await;
@@ -108,11 +135,29 @@ async fn get(guest: &Arc<Guest>, screen: Screen) -> Result<Arc<Live>, ToolError>
             return Ok(live.clone());
         }
         let started = Arc::new(start::start(&guest, screen).await?);
-        guest.desktop.shown.store(true, std::sync::atomic::Ordering::Relaxed);
+        guest.desktop.shown.store(true, Ordering::Relaxed);
         *live = Some(started.clone());
         Ok(started)
     });
     getting.await.unwrap_or_else(|_| Err(failure("no_desktop", "starting it broke")))
+}
+
+/// The screen as it is, if there is one. It starts none, and counts as no screenshot.
+pub(super) async fn last_look(guest: &Arc<Guest>) -> Result<bytes::Bytes, ToolError> {
+    let live = guest.desktop.live.try_lock().ok().and_then(|live| live.clone());
+    let live = live.filter(|live| !live.display.is_gone());
+    let live = live.ok_or_else(|| failure("no_desktop", "no desktop runs"))?;
+    let looking = tokio::task::spawn_blocking(move || {
+        let (width, height) = (live.display.width, live.display.height);
+        let area = View::of_screen(width, height).area;
+        let colours = picture::pixels(&live.display, area)?;
+        picture::png(&colours, area.width, area.height)
+    });
+    // A program that has seized the screen holds it up.
+    let looked = tokio::time::timeout(SEIZED, looking).await;
+    let picture = looked.map_err(|_| failure("desktop_failed", "the screen is seized"))?;
+    let picture = picture.map_err(|_| failure("desktop_failed", "looking at it broke"))??;
+    Ok(picture.into())
 }
 
 /// What a call says whose time was up.
@@ -176,9 +221,9 @@ pub(super) async fn xdot(
 }
 
 impl Live {
-    fn new(display: Arc<Display>, keyboard: Keyboard) -> Self {
+    fn new(display: Arc<Display>, keyboard: Keyboard, rfb: PathBuf) -> Self {
         let view = Mutex::new(View::of_screen(display.width, display.height));
-        Self { display, keyboard, view }
+        Self { display, keyboard, view, rfb, clicked: AtomicBool::new(false) }
     }
 
     fn act(&self, call: &Computer, until: Instant, stop: &Stop) -> Result<Answer, ToolError> {
@@ -194,7 +239,7 @@ impl Live {
                 let (x, y) = self.view().in_picture(x, y);
                 return Ok(Answer::text(format!("the pointer is at {x},{y}")));
             }
-            Move => self.go_to(call),
+            Move => self.go_to(call).and_then(|()| display.settle()),
             Click => self.click(call, 1, 1),
             DoubleClick => self.click(call, 1, 2),
             TripleClick => self.click(call, 1, 3),
@@ -202,15 +247,24 @@ impl Live {
             MiddleClick => self.click(call, 2, 1),
             Drag => self.drag(call),
             Scroll => self.scroll(call),
-            Type => self.keyboard.type_text(display, call.text.as_deref().unwrap_or_default()),
-            Key => self.keyboard.press(display, keys.unwrap_or_default()),
-            HoldKey => self.keyboard.holding(display, keys, || {
-                let until = until.min(Instant::now() + seconds);
-                while Instant::now() < until && !given_up() {
-                    std::thread::sleep(BETWEEN_STEPS);
-                }
-                Ok(())
-            }),
+            Type => {
+                self.let_focus_follow()?;
+                self.keyboard.type_text(display, call.text.as_deref().unwrap_or_default())
+            }
+            Key => {
+                self.let_focus_follow()?;
+                self.keyboard.press(display, keys.unwrap_or_default())
+            }
+            HoldKey => {
+                self.let_focus_follow()?;
+                self.keyboard.holding(display, keys, || {
+                    let until = until.min(Instant::now() + seconds);
+                    while Instant::now() < until && !given_up() {
+                        std::thread::sleep(BETWEEN_STEPS);
+                    }
+                    Ok(())
+                })
+            }
             WaitForChange => {
                 return Ok(waited(display.wait_for_change(until, &given_up), "the screen changed"));
             }
@@ -300,12 +354,13 @@ impl Live {
         Ok((at.root_x, at.root_y))
     }
 
+    /// What is asked for afterwards comes after it; nobody has to wait in between.
     fn go_to(&self, call: &Computer) -> Done<()> {
         if call.x.is_some() {
             let (x, y) = self.place(call.x, call.y);
             self.point_at(x, y)?;
         }
-        self.display.settle()
+        Ok(())
     }
 
     fn point_at(&self, x: i16, y: i16) -> Done<()> {
@@ -320,7 +375,17 @@ impl Live {
         Ok(())
     }
 
+    /// Keys go where the last click was meant to bring them. The window manager hears of a click before
+    /// it is asked, so when it answers it has moved the keyboard.
+    fn let_focus_follow(&self) -> Done<()> {
+        if self.clicked.swap(false, Ordering::Relaxed) {
+            windows::wait_for_manager(&self.display, Instant::now() + FOLLOWING)?;
+        }
+        Ok(())
+    }
+
     fn click(&self, call: &Computer, button: u8, times: u32) -> Done<()> {
+        self.clicked.store(true, Ordering::Relaxed);
         self.go_to(call)?;
         self.keyboard.holding(&self.display, call.keys.as_deref(), || {
             for _ in 0..times {
@@ -333,9 +398,12 @@ impl Live {
 
     fn drag(&self, call: &Computer) -> Done<()> {
         let (from, to) = (self.place(call.x, call.y), self.place(call.to_x, call.to_y));
+        self.clicked.store(true, Ordering::Relaxed);
         self.keyboard.holding(&self.display, call.keys.as_deref(), || {
             self.point_at(from.0, from.1)?;
             self.button(BUTTON_PRESS_EVENT, 1)?;
+            // A program that is told that the pointer moved asks where it is: it must not be gone by then.
+            self.let_it_react()?;
             for step in 1..=DRAG_STEPS {
                 let between = |from: i16, to: i16| {
                     let way = i32::from(to) - i32::from(from);
@@ -345,8 +413,17 @@ impl Live {
                 self.display.settle()?;
                 std::thread::sleep(BETWEEN_STEPS);
             }
+            self.let_it_react()?;
             self.button(BUTTON_RELEASE_EVENT, 1)
         })
+    }
+
+    /// Waits a moment for what a program draws in answer, and until it has drawn it.
+    fn let_it_react(&self) -> Done<()> {
+        self.display.settle()?;
+        let until = Instant::now() + REACTING;
+        self.display.wait_for_stability(STILL, until, &|| false);
+        Ok(())
     }
 
     fn scroll(&self, call: &Computer) -> Done<()> {

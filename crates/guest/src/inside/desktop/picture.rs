@@ -137,7 +137,8 @@ pub(super) fn png(colours: &[u8], width: u32, height: u32) -> Done<Vec<u8>> {
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    encoder.set_compression(png::Compression::Fast);
+    // On what a screen shows, trying several ways for each line costs far more than it saves.
+    encoder.set_compression(png::Compression::Fastest);
     let written = encoder.write_header().and_then(|mut writer| {
         writer.write_image_data(colours)?;
         writer.finish()

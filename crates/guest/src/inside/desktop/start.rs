@@ -15,6 +15,7 @@ use bellglass_protocol::step::ToolError;
 use super::Live;
 use super::display::Display;
 use super::keyboard::Keyboard;
+use super::windows;
 use crate::inside::Guest;
 use crate::inside::failure::failure;
 use crate::inside::interpreters::{environment, find, private_folder};
@@ -85,14 +86,17 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, To
     };
     let manager = run(guest, manager, &["openbox", "--sm-disable"])?;
     let waiting = display.clone();
-    let managed = tokio::task::spawn_blocking(move || wait_for_manager(&waiting)).await;
+    let managed = tokio::task::spawn_blocking(move || {
+        windows::wait_for_manager(&waiting, Instant::now() + STARTING).unwrap_or(false)
+    })
+    .await;
     let keyboard = Keyboard::of(&display).map_err(ToolError::from)?;
     if !managed.unwrap_or(false) {
         kill_supervised(guest, manager).await;
         kill_supervised(guest, xserver).await;
         return Err(failure("no_desktop", "the window manager did not start"));
     }
-    Ok(Live::new(display, keyboard))
+    Ok(Live::new(display, keyboard, rfb))
 }
 
 fn connect() -> io::Result<Arc<Display>> {
@@ -110,17 +114,6 @@ fn connect() -> io::Result<Arc<Display>> {
         }
         std::thread::sleep(BETWEEN_TRIES);
     }
-}
-
-fn wait_for_manager(display: &Display) -> bool {
-    let until = Instant::now() + STARTING;
-    while Instant::now() < until {
-        if display.is_managed().unwrap_or(false) {
-            return true;
-        }
-        std::thread::sleep(BETWEEN_TRIES);
-    }
-    false
 }
 
 /// Starts a program that belongs to the desktop. Returns its supervisor.

@@ -1,8 +1,11 @@
 //! The windows of the desktop, as the window manager keeps them.
 
+use std::time::{Duration, Instant};
+
 use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{
-    AtomEnum, ClientMessageEvent, ConfigureWindowAux, ConnectionExt as _, EventMask, Window,
+    AtomEnum, ClientMessageEvent, ConfigureWindowAux, ConnectionExt as _, CreateWindowAux,
+    EventMask, Window, WindowClass,
 };
 
 use super::display::Display;
@@ -70,6 +73,45 @@ pub(super) fn move_to(display: &Display, window: Window, x: i16, y: i16) -> Done
     display.connection.configure_window(window, &place)?;
     display.connection.flush()?;
     display.settle()
+}
+
+/// Waits until a window manager has done all that it was told of; false if it has not in time.
+///
+/// One that has just taken the desktop over loses windows that are shown before it listens, so it is
+/// asked how wide a frame would be until it answers: then it listens.
+pub(super) fn wait_for_manager(display: &Display, until: Instant) -> Done<bool> {
+    const ASKING_AGAIN: Duration = Duration::from_millis(20);
+    const LOOKING_AGAIN: Duration = Duration::from_millis(1);
+    let (connection, atoms) = (&display.connection, &display.atoms);
+    let probe = connection.generate_id()?;
+    let class = WindowClass::INPUT_OUTPUT;
+    let hidden = CreateWindowAux::new();
+    connection.create_window(0, probe, display.root, 0, 0, 1, 1, 0, class, 0, &hidden)?;
+    let mask = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
+    let question = ClientMessageEvent::new(32, probe, atoms._NET_REQUEST_FRAME_EXTENTS, [0u32; 5]);
+    let answered = || -> Done<bool> {
+        let (property, kind) = (atoms._NET_FRAME_EXTENTS, AtomEnum::CARDINAL);
+        let value = connection.get_property(false, probe, property, kind, 0, 4)?.reply()?;
+        Ok(!value.value.is_empty())
+    };
+    let mut ask = Instant::now();
+    let ready = loop {
+        let now = Instant::now();
+        if now >= ask {
+            connection.send_event(false, display.root, mask, question)?;
+            ask = now + ASKING_AGAIN;
+        }
+        if answered()? {
+            break true;
+        }
+        if now > until {
+            break false;
+        }
+        std::thread::sleep(LOOKING_AGAIN);
+    };
+    connection.destroy_window(probe)?;
+    connection.flush()?;
+    Ok(ready)
 }
 
 fn numbers(display: &Display, property: u32, most: u32) -> Done<Vec<u32>> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::tool::SearchFiles;
@@ -24,6 +25,12 @@ const LINE_SHOWN: usize = 400;
 const LINE_BEFORE_MATCH: usize = 100;
 /// A file with a longer line than this is not text that anybody reads.
 const LONGEST_LINE: usize = 8 << 20;
+/// Files that are looked at together: each may hold a folder open, and a page of lines.
+const AT_ONCE: usize = 64;
+/// Hands that search at most, and files that are worth one.
+const MOST_HANDS: usize = 4;
+const WORTH_A_HAND: usize = 8;
+const STACK: usize = 256 << 10;
 
 pub(super) fn search(
     workspace: &Workspace,
@@ -41,29 +48,69 @@ pub(super) fn search(
         })?;
     let filter = call.glob.as_deref().map(Filter::new).transpose()?;
     let start = walk::start(workspace, call.path.as_deref())?;
-    let mut searcher = SearcherBuilder::new()
-        .line_number(true)
-        .binary_detection(BinaryDetection::quit(0))
-        .heap_limit(Some(LONGEST_LINE))
-        .build();
+    let mut files = start.walk(None).filter(|entry| {
+        let wanted = filter.as_ref().is_none_or(|filter| filter.matches(&entry.path));
+        wanted && entry.kind() == FileType::RegularFile
+    });
     let mut page = Page { text: String::new(), matches: 0, skipped: 0, full: false };
-    for entry in start.walk(None) {
-        if page.full || stop.is_requested() {
+    while !page.full && !stop.is_requested() {
+        let batch: Vec<walk::Found> = files.by_ref().take(AT_ONCE).collect();
+        if batch.is_empty() {
             break;
         }
-        let path = entry.path.as_path();
-        let wanted = filter.as_ref().is_none_or(|filter| filter.matches(path));
-        if !wanted || entry.kind() != FileType::RegularFile {
-            continue;
+        for found in search_batch(&batch, &matcher, stop) {
+            page.add(found);
         }
-        let mut found = Found { page: &mut page, matcher: &matcher, path };
-        let searched = entry
-            .open()
-            .map_err(io::Error::from)
-            .and_then(|file| searcher.search_file(&matcher, &file, &mut found));
-        page.skipped += usize::from(searched.is_err());
     }
     Ok(page.finish())
+}
+
+/// Searches some files, by as many hands as there are processors. What they found comes in the order of
+/// the files, so that nobody sees how many hands there were.
+fn search_batch(
+    batch: &[walk::Found],
+    matcher: &RegexMatcher,
+    stop: &Stop,
+) -> Vec<io::Result<Vec<String>>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut searcher = SearcherBuilder::new()
+            .line_number(true)
+            .binary_detection(BinaryDetection::quit(0))
+            .heap_limit(Some(LONGEST_LINE))
+            .build();
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(entry) = batch.get(index).filter(|_| !stop.is_requested()) else {
+                return done;
+            };
+            let mut found = Found { lines: Vec::new(), bytes: 0, matcher, path: &entry.path };
+            let searched = entry
+                .open()
+                .map_err(io::Error::from)
+                .and_then(|file| searcher.search_file(matcher, &file, &mut found));
+            done.push((index, searched.map(|()| found.lines)));
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let helpers = processors.min(MOST_HANDS).min(batch.len() / WORTH_A_HAND).saturating_sub(1);
+    let mut done = std::thread::scope(|scope| {
+        let helpers: Vec<_> = (0..helpers)
+            // Where there is no room for another thread, this one does it all.
+            .filter_map(|_| {
+                let name = std::thread::Builder::new().name("search".into());
+                name.stack_size(STACK).spawn_scoped(scope, work).ok()
+            })
+            .collect();
+        let mut done = work();
+        for helper in helpers {
+            done.extend(helper.join().unwrap_or_default());
+        }
+        done
+    });
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, found)| found).collect()
 }
 
 /// A glob over names if it has no `/`, over paths of the workspace otherwise.
@@ -96,6 +143,23 @@ struct Page {
 }
 
 impl Page {
+    fn add(&mut self, found: io::Result<Vec<String>>) {
+        let Ok(lines) = found else {
+            self.skipped += usize::from(!self.full);
+            return;
+        };
+        for line in lines {
+            if self.matches == MOST_MATCHES || self.text.len() + line.len() > MOST_TEXT {
+                self.full = true;
+            }
+            if self.full {
+                return;
+            }
+            self.text.push_str(&line);
+            self.matches += 1;
+        }
+    }
+
     fn finish(mut self) -> String {
         if self.matches == 0 {
             self.text.push_str("[no line matches]\n");
@@ -113,8 +177,10 @@ impl Page {
     }
 }
 
+/// What one file has, up to one line more than a page holds.
 struct Found<'a> {
-    page: &'a mut Page,
+    lines: Vec<String>,
+    bytes: usize,
     matcher: &'a RegexMatcher,
     path: &'a Path,
 }
@@ -127,13 +193,9 @@ impl Sink for Found<'_> {
         let number = found.line_number().unwrap_or(0);
         let line = excerpt(self.matcher, found.bytes());
         let line = format!("{}:{number}:{line}\n", shown(path.as_bytes()));
-        if self.page.matches == MOST_MATCHES || self.page.text.len() + line.len() > MOST_TEXT {
-            self.page.full = true;
-            return Ok(false);
-        }
-        self.page.text.push_str(&line);
-        self.page.matches += 1;
-        Ok(true)
+        self.bytes += line.len();
+        self.lines.push(line);
+        Ok(self.lines.len() <= MOST_MATCHES && self.bytes <= MOST_TEXT)
     }
 }
 

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bellglass_protocol::step::ToolError;
 use rustix::fs::{AtFlags, FileType, OFlags, Stat};
@@ -34,7 +34,7 @@ pub(super) struct Start<'a> {
 
 /// Something that a walk came by.
 pub(super) struct Found {
-    folder: Rc<OwnedFd>,
+    folder: Arc<OwnedFd>,
     name: OsString,
     pub(super) stat: Stat,
     /// Relative to the workspace.
@@ -78,7 +78,7 @@ impl Start<'_> {
             walk.only = self.workspace.place(&self.path).ok().map(|place| {
                 let Place { parent, name } = place;
                 let (stat, path) = (self.stat, self.path.clone());
-                Found { folder: Rc::new(parent), name, stat, path }
+                Found { folder: Arc::new(parent), name, stat, path }
             });
             return walk;
         }
@@ -127,7 +127,7 @@ pub(super) struct Walk {
 }
 
 struct Level {
-    folder: Rc<OwnedFd>,
+    folder: Arc<OwnedFd>,
     /// What is still to come, last first.
     names: Vec<Vec<u8>>,
     /// Relative to the workspace.
@@ -139,7 +139,7 @@ impl Walk {
         let mut names = names_in(&folder)?;
         names.reverse();
         self.rules.enter(&folder, &path);
-        self.levels.push(Level { folder: Rc::new(folder), names, path });
+        self.levels.push(Level { folder: Arc::new(folder), names, path });
         Ok(())
     }
 }

@@ -57,6 +57,32 @@ pub(super) enum Origin {
     Broadcast,
 }
 
+/// What the kernels of one language are reached by, each after the other: whoever was connected to one
+/// is connected to the next.
+pub(super) struct Identity {
+    key: String,
+    folder: PathBuf,
+    place: Place,
+}
+
+impl Identity {
+    fn new(language: Language) -> io::Result<Self> {
+        let key = random_word()?;
+        let folder = private_folder().join(format!("kernel-{}", &key[..8]));
+        let place = match language {
+            Language::Python => Place::Sockets(folder.join("s")),
+            // Deno's kernel has no other sockets.
+            Language::TypeScript => Place::Ports(free_ports()?),
+        };
+        Ok(Self { key, folder, place })
+    }
+
+    /// As a connection file says it.
+    pub(super) fn connection(&self) -> Value {
+        self.place.connection(&self.key)
+    }
+}
+
 /// The folder of a kernel's sockets and connection file; it goes with the kernel.
 struct Files(PathBuf);
 
@@ -111,22 +137,25 @@ const IOPUB: usize = 1;
 const CONTROL: usize = 3;
 
 impl Kernel {
-    /// Starts a kernel and returns once it answers.
-    pub(super) async fn start(guest: &Guest, language: Language) -> Result<Self, ToolError> {
+    /// Starts a kernel and returns once it answers. One that does not start takes its identity with it,
+    /// since somebody else may have its ports by now.
+    pub(super) async fn start(
+        guest: &Guest,
+        language: Language,
+        identity: &mut Option<Identity>,
+    ) -> Result<Self, ToolError> {
         let broken = |error: io::Error| {
             failure("kernel_not_started", format!("the kernel could not be started: {error}"))
         };
-        let key = random_word().map_err(broken)?;
-        let folder = private_folder().join(format!("kernel-{}", &key[..8]));
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(broken)?;
-        let files = Files(folder.clone());
-        let place = match language {
-            Language::Python => Place::Sockets(folder.join("s")),
-            // Deno's kernel has no other sockets.
-            Language::TypeScript => Place::Ports(free_ports().map_err(broken)?),
+        let known = match identity.take() {
+            Some(identity) => identity,
+            None => Identity::new(language).map_err(broken)?,
         };
+        let Identity { key, folder, place } = &known;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(broken)?;
+        let files = Files(folder.clone());
         let file = folder.join("connection.json");
-        write_private(&file, &place.connection(&key).to_string()).map_err(broken)?;
+        write_private(&file, &known.connection().to_string()).map_err(broken)?;
         let command = command(guest, language, &file)?;
         let process = Process::start(&command, &guest.confinement)?;
         let (stdout, stderr, supervisor) = process.split();
@@ -137,7 +166,7 @@ impl Kernel {
         let (told, ended) = watch::channel(None);
         tokio::spawn(see_end(supervisor, told));
 
-        let opened = open(&place, key, ended.clone());
+        let opened = open(place, key.clone(), ended.clone());
         let mut opened = match timeout(STARTING, opened).await {
             Ok(Ok(opened)) => opened,
             failed => {
@@ -152,7 +181,8 @@ impl Kernel {
                 ));
             }
         };
-        let language_info = std::mem::take(&mut opened.language_info);
+        let about = std::mem::take(&mut opened.about);
+        *identity = Some(known);
         Ok(Self {
             supervisor: pid,
             signer: opened.signer,
@@ -161,8 +191,11 @@ impl Kernel {
             incoming: opened.incoming,
             listening: opened.listening,
             ended,
-            language_info,
-            says_idle_last: language == Language::Python,
+            says_idle_last: match language {
+                Language::Python => true,
+                Language::TypeScript => deno_says_idle_last(&about.version),
+            },
+            language_info: about.language_info,
             _files: files,
         })
     }
@@ -178,7 +211,14 @@ struct Opened {
     control: Sender,
     incoming: mpsc::Receiver<(Origin, Message)>,
     listening: Arc<AtomicBool>,
+    about: About,
+}
+
+/// What a kernel says about itself.
+#[derive(Default)]
+struct About {
     language_info: Value,
+    version: String,
 }
 
 /// Connects to a kernel that is starting, and waits until it announces what it does.
@@ -203,15 +243,15 @@ async fn open(
         let _ = ended.wait_for(Option::is_some).await;
     });
     let signer = Signer::new(key);
-    let language_info = Value::Null;
-    let mut opened = Opened { signer, shell, control, incoming, listening, language_info };
-    opened.language_info = announced(&mut opened).await?;
+    let about = About::default();
+    let mut opened = Opened { signer, shell, control, incoming, listening, about };
+    opened.about = announced(&mut opened).await?;
     opened.listening.store(false, Ordering::Relaxed);
     Ok(opened)
 }
 
 /// Asks what the kernel is until both the answer and a broadcast came: from then on none is missed.
-async fn announced(opened: &mut Opened) -> io::Result<Value> {
+async fn announced(opened: &mut Opened) -> io::Result<About> {
     let (mut info, mut broadcast) = (None, false);
     loop {
         let (_, request) = opened.signer.request("kernel_info_request", &json!({}));
@@ -220,7 +260,11 @@ async fn announced(opened: &mut Opened) -> io::Result<Value> {
         while let Ok(message) = tokio::time::timeout_at(until, opened.incoming.recv()).await {
             match message.ok_or(io::ErrorKind::UnexpectedEof)? {
                 (Origin::Reply, message) if message.kind == "kernel_info_reply" => {
-                    info = Some(message.content["language_info"].clone());
+                    let version = message.content["implementation_version"].as_str();
+                    info = Some(About {
+                        language_info: message.content["language_info"].clone(),
+                        version: version.unwrap_or_default().into(),
+                    });
                 }
                 (Origin::Broadcast, _) => broadcast = true,
                 _ => {}
@@ -296,6 +340,16 @@ fn command(guest: &Guest, language: Language, connection: &Path) -> Result<Comma
     Ok(Command { program, arguments, environment, folder, input: None })
 }
 
+/// Deno's kernel says that it is idle before its last results in some versions after 2.8.1.
+fn deno_says_idle_last(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse::<u32>().ok());
+    let mut number = || numbers.next().flatten();
+    match (number(), number(), number()) {
+        (Some(major), Some(minor), Some(patch)) => (major, minor, patch) <= (2, 8, 1),
+        _ => false,
+    }
+}
+
 /// Ports that nobody listens on now. That somebody takes one meanwhile is met when it starts.
 fn free_ports() -> io::Result<[u16; 5]> {
     let listener = || std::net::TcpListener::bind(("127.0.0.1", 0));
@@ -317,4 +371,18 @@ fn random_word() -> io::Result<String> {
     let mut bytes = [0u8; 24];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_versions_are_taken_at_their_word() {
+        for (version, trusted) in
+            [("2.8.1", true), ("2.7.14", true), ("2.8.2", false), ("2.9.0", false), ("", false)]
+        {
+            assert_eq!(deno_says_idle_last(version), trusted, "{version}");
+        }
+    }
 }

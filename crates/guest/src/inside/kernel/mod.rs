@@ -7,6 +7,7 @@ mod cell;
 mod connection;
 mod message;
 mod notebook;
+mod sharing;
 mod zmtp;
 
 use std::sync::Arc;
@@ -28,8 +29,10 @@ use super::calls::Call;
 use super::failure::failure;
 use super::run_process::kill_supervised;
 use cell::Cell;
-use connection::{Kernel, Origin};
+use connection::{Identity, Kernel, Origin};
 use notebook::Notebook;
+use sharing::Shared;
+pub(super) use sharing::{attach, begin_anew};
 
 /// How long a kernel may take to stop what it runs, after each of two ways to ask for it.
 const INTERRUPTING: Duration = Duration::from_secs(2);
@@ -41,23 +44,35 @@ const LOST_WORDS: Duration = Duration::from_secs(2);
 /// The kernels of a sandbox.
 #[derive(Default)]
 pub(super) struct Kernels {
-    python: Mutex<Slot>,
-    typescript: Mutex<Slot>,
+    python: Seat,
+    typescript: Seat,
+}
+
+/// The kernel of one language: what calls work on, one at a time, and what others may know meanwhile.
+#[derive(Default)]
+struct Seat {
+    slot: Mutex<Slot>,
+    shared: Shared,
 }
 
 #[derive(Default)]
 struct Slot {
     kernel: Option<Kernel>,
+    identity: Option<Identity>,
     notebook: Notebook,
     language_info: Value,
 }
 
 impl Kernels {
-    fn slot(&self, language: Language) -> &Mutex<Slot> {
+    fn seat(&self, language: Language) -> &Seat {
         match language {
             Language::Python => &self.python,
             Language::TypeScript => &self.typescript,
         }
+    }
+
+    fn slot(&self, language: Language) -> &Mutex<Slot> {
+        &self.seat(language).slot
     }
 
     /// All that was run, as a notebook.
@@ -206,8 +221,11 @@ async fn ready(guest: &Guest, slot: &mut Slot, language: Language) -> Result<(),
         slot.kernel = None;
     }
     if slot.kernel.is_none() {
-        let kernel = Kernel::start(guest, language).await?;
+        let kernel = Kernel::start(guest, language, &mut slot.identity).await?;
         slot.language_info = kernel.language_info.clone();
+        if let Some(identity) = &slot.identity {
+            guest.kernels.seat(language).shared.tell(&kernel, identity);
+        }
         slot.kernel = Some(kernel);
     }
     Ok(())

@@ -114,6 +114,16 @@ async fn hear(
             }
             continue;
         }
+        // What a full-screen program paints is no text that comes, but can be waited for too.
+        if let Condition::Pattern { regex, .. } = &*condition {
+            let painted = {
+                let state = session.state();
+                state.plain.is_painting().then(|| state.screen())
+            };
+            if painted.is_some_and(|screen| regex.is_match(screen.as_bytes())) {
+                return Heard::Happened;
+            }
+        }
         let is_behind = session.state().log.end() > *at;
         if !is_behind && !busy && !ended {
             return Heard::Done;

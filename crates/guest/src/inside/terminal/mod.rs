@@ -7,6 +7,7 @@ mod bash;
 mod keys;
 mod listen;
 mod log;
+mod person;
 mod pty;
 mod session;
 mod text;
@@ -28,6 +29,7 @@ use super::failure::failure;
 use super::interpreters::check_variable;
 use super::run_process::kill_supervised;
 use listen::{Condition, Heard, listen, open_port};
+pub(super) use person::open;
 use session::Session;
 
 /// Sessions at once.

@@ -5,14 +5,18 @@ use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use bellglass_protocol::tunnel::TerminalSize;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
 
-/// How large every terminal is. Wide enough for tables, small enough to be shown whole.
+/// How large a session's terminal is. Wide enough for tables, small enough to be shown whole.
 pub(super) const ROWS: NonZeroU16 = NonZeroU16::new(40).unwrap();
 pub(super) const COLUMNS: NonZeroU16 = NonZeroU16::new(120).unwrap();
+
+pub(super) const SESSION_SIZE: TerminalSize =
+    TerminalSize { columns: COLUMNS.get(), rows: ROWS.get() };
 
 /// The guest's end.
 pub(super) struct Pty {
@@ -30,10 +34,7 @@ impl Pty {
         unlockpt(&end)?;
         let name = ptsname(&end, Vec::new())?;
         let inner = open_terminal(&name)?;
-        tcsetwinsize(
-            &end,
-            Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 },
-        )?;
+        tcsetwinsize(&end, window(SESSION_SIZE))?;
         let settings = tcgetattr(&inner)?;
         rustix::io::ioctl_fionbio(&end, true)?;
         // SAFETY: the descriptor is owned, so it stays open and the same for as long as it is
@@ -76,10 +77,19 @@ impl Pty {
         (group > 0).then_some(group)
     }
 
+    /// Tells the programs in it how large the terminal is now.
+    pub(super) fn resize(&self, size: TerminalSize) {
+        let _ = tcsetwinsize(self.end.get_ref().as_fd(), window(size.bounded()));
+    }
+
     /// Undoes what a program that was killed did to the terminal.
     pub(super) fn restore(&self) {
         let _ = tcsetattr(self.end.get_ref().as_fd(), OptionalActions::Now, &self.settings);
     }
+}
+
+fn window(size: TerminalSize) -> Winsize {
+    Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
 fn open_terminal(name: &CStr) -> io::Result<OwnedFd> {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::wire::DATA_CHUNK;
-use tokio::sync::watch;
+use bytes::Bytes;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::bash::Feed;
@@ -31,7 +32,13 @@ pub(super) struct Session {
     state: Mutex<State>,
     /// Fires at every change of the state.
     changed: watch::Sender<()>,
+    /// What the terminal gets, as it is, for people who watch.
+    painted: broadcast::Sender<Bytes>,
 }
+
+/// Pieces that a watcher may be behind. One that is further behind is shown the screen as it is: it
+/// must not hold up what runs here.
+const PIECES_BEHIND: usize = 16;
 
 pub(super) struct State {
     pub(super) log: Log,
@@ -134,6 +141,7 @@ impl Session {
                 listener: None,
             }),
             changed: watch::Sender::new(()),
+            painted: broadcast::Sender::new(PIECES_BEHIND),
         });
         tokio::spawn(session.clone().read_all());
         tokio::spawn(session.clone().see_end(supervisor));
@@ -147,6 +155,12 @@ impl Session {
     /// Announces every later change. Subscribe first, then look.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
+    }
+
+    /// The screen as it is now, as bytes that draw it, and all that is written to it from then on.
+    pub(super) fn watch(&self) -> (String, broadcast::Receiver<Bytes>) {
+        let state = self.state();
+        (state.screen.screen().state_formatted(), self.painted.subscribe())
     }
 
     /// Has the shell run a command. It must be ready.
@@ -196,6 +210,9 @@ impl Session {
         let mut state = self.state();
         let mut stray = Stray::No;
         state.paint(bytes);
+        if self.painted.receiver_count() > 0 {
+            let _ = self.painted.send(Bytes::copy_from_slice(bytes));
+        }
         for part in state.plain.take(bytes) {
             match part {
                 Part::Text(text) => {

@@ -1,0 +1,189 @@
+//! Content of sandboxes, each under a host name of its own: who may see it, and what passes.
+//!
+//! Whatever a sandbox serves is hostile to the user's session. So it never has the API's origin, is
+//! told nothing of ours, and only pages of its own origin may use it.
+
+mod headers;
+mod name;
+mod pass;
+mod proxy;
+mod refusal;
+
+use axum::extract::Request;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use jiff::Timestamp;
+use serde::Deserialize;
+
+pub(crate) use name::{AppDomain, AppName, Service};
+pub(crate) use pass::{Passes, Visitor};
+use refusal::Refusal;
+
+use crate::{SharedServer, guard};
+
+/// Where an app's host turns a ticket into a cookie. No app is asked for it.
+pub(crate) const ENTRANCE: &str = "/.bellglass/enter";
+
+/// What the server knows about apps.
+pub(crate) struct Apps {
+    pub domain: AppDomain,
+    pub passes: Passes,
+}
+
+/// What stands in the address of the entrance.
+#[derive(Deserialize)]
+struct Entering {
+    ticket: String,
+    to: String,
+}
+
+/// Answers a request to an app's host. None of these ever reaches the API.
+pub(crate) async fn answer(
+    server: &SharedServer,
+    app: AppName,
+    host: &Authority,
+    request: Request,
+) -> Response {
+    match serve(server, app, host, request).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.page(&app),
+    }
+}
+
+async fn serve(
+    server: &SharedServer,
+    app: AppName,
+    host: &Authority,
+    mut request: Request,
+) -> Result<Response, Refusal> {
+    let now = Timestamp::now();
+    if request.uri().path() == ENTRANCE {
+        return enter(server, &app, request.uri().query(), now);
+    }
+    if headers::are_too_large(request.headers()) {
+        return Err(Refusal::HeadersTooLarge);
+    }
+    // A program that has our token needs no ticket, and the app must not see the token.
+    let shown = guard::take_token(server, request.headers_mut(), app.job).await;
+    let opener = if shown.map_err(|_| Refusal::NotAdmitted)? {
+        None
+    } else {
+        if !is_of_this_origin(&request, host) {
+            return Err(Refusal::OtherOrigin);
+        }
+        let pass = server.apps.passes.admitted(&app, request.headers(), now);
+        let visitor = pass.ok_or(Refusal::NotAdmitted)?.visitor;
+        if let Some(token) = &visitor.token {
+            // What the browser was let in by may have been revoked since.
+            let holds = server.app.store.find_token(token, now).await;
+            holds.ok().flatten().ok_or(Refusal::NotAdmitted)?;
+        }
+        Some(visitor.opener)
+    };
+    let stream = server.app.live.connect(app.job, app.service.inside()).await?;
+    let forwarded = proxy::forward(server, stream, request).await;
+    let mut response = forwarded.map_err(|_| Refusal::BadAnswer)?;
+    keep_from_other_frames(response.headers_mut(), opener.as_deref());
+    Ok(response)
+}
+
+/// Turns a ticket into cookies and goes on to the page that was asked for.
+fn enter(
+    server: &SharedServer,
+    app: &AppName,
+    query: Option<&str>,
+    now: Timestamp,
+) -> Result<Response, Refusal> {
+    let entering: Entering =
+        serde_urlencoded::from_str(query.unwrap_or_default()).map_err(|_| Refusal::BadTicket)?;
+    let passes = &server.apps.passes;
+    let pass = passes.redeem(app, &entering.ticket, now).ok_or(Refusal::BadTicket)?;
+    let to = on_this_host(&entering.to).ok_or(Refusal::BadTicket)?;
+    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response();
+    for cookie in passes.cookies(app, &pass, now) {
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    Ok(response)
+}
+
+/// An address that cannot lead to another host.
+fn on_this_host(to: &str) -> Option<HeaderValue> {
+    let is_local = to.starts_with('/') && !to.starts_with("//") && !to.contains('\\');
+    is_local.then(|| HeaderValue::try_from(to).ok()).flatten()
+}
+
+/// A browser sends an app's cookie whoever asked it to. Other sites, and other sandboxes, may lead
+/// somebody to an app but neither call it nor send anything to it.
+fn is_of_this_origin(request: &Request, host: &Authority) -> bool {
+    let headers = request.headers();
+    let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
+    let arrives = is_safe
+        && !headers::asks_for_websocket(headers)
+        && headers.get("sec-fetch-mode").is_none_or(|mode| mode == "navigate");
+    let is_foreign_origin = headers.get(header::ORIGIN).is_some_and(|origin| {
+        let origin = origin.to_str().unwrap_or_default();
+        let named = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        !named.is_some_and(|named| named.eq_ignore_ascii_case(host.as_str()))
+    });
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let is_foreign_site = matches!(site, Some(b"cross-site" | b"same-site"));
+    !is_foreign_origin && (!is_foreign_site || arrives)
+}
+
+/// Beside the app itself, only the page from which it was opened may show it within itself. A policy
+/// of the app's own stays: browsers keep to all that they are given.
+fn keep_from_other_frames(headers: &mut HeaderMap, opener: Option<&str>) {
+    let policy = format!("frame-ancestors 'self' {}", opener.unwrap_or_default());
+    if let Ok(policy) = HeaderValue::try_from(policy.trim_end()) {
+        headers.append(header::CONTENT_SECURITY_POLICY, policy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+
+    fn comes(lines: &[(&str, &str)], method: Method) -> bool {
+        let mut request = Request::builder().method(method);
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        let host = "a-1.localhost:8000".parse().unwrap();
+        is_of_this_origin(&request.body(Body::empty()).unwrap(), &host)
+    }
+
+    #[test]
+    fn only_an_apps_own_pages_may_use_it() {
+        let own = [("origin", "http://a-1.localhost:8000"), ("sec-fetch-site", "same-origin")];
+        assert!(comes(&own, Method::POST));
+        assert!(comes(&[], Method::POST));
+        let arriving = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")];
+        assert!(comes(&arriving, Method::GET));
+        assert!(!comes(&arriving, Method::POST));
+        for origin in
+            ["http://a-2.localhost:8000", "http://localhost:8000", "null", "https://evil.example"]
+        {
+            assert!(!comes(&[("origin", origin)], Method::GET), "{origin}");
+            let websocket =
+                [("origin", origin), ("connection", "upgrade"), ("upgrade", "websocket")];
+            assert!(!comes(&websocket, Method::GET), "{origin}");
+        }
+        for mode in ["no-cors", "cors", "websocket"] {
+            let fetch = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", mode)];
+            assert!(!comes(&fetch, Method::GET), "{mode}");
+        }
+    }
+
+    #[test]
+    fn the_entrance_leads_nowhere_else() {
+        assert!(on_this_host("/a?b=c").is_some());
+        for to in ["", "//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb"] {
+            assert!(on_this_host(to).is_none(), "{to}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Apps in sandboxes: the host names they have, who is let in there, and what passes.
+
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode};
+use bellglass_protocol::id::JobId;
+use bellglass_server::{Secret, ServerSettings};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tower::ServiceExt as _;
+
+use crate::access::{OPERATOR, call, make_token, schedule_as, token_of, with_users};
+use crate::harness::{Answer, HELLO, Harness, request};
+
+/// A program that answers every request with what it was sent, and with headers of all kinds.
+async fn mirror() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                    let mut byte = [0; 4096];
+                    match stream.read(&mut byte).await {
+                        Ok(0) | Err(_) => return,
+                        Ok(count) => head.extend_from_slice(&byte[..count]),
+                    }
+                }
+                let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-Own: yes\r\n\
+                              Connection: close, X-Hop\r\nX-Hop: 1\r\n\
+                              Content-Security-Policy: img-src 'none'\r\n\
+                              Set-Cookie: own=1; Path=/\r\n\
+                              Set-Cookie: bellglass_session=forged; Path=/\r\n\r\n";
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.write_all(&head).await;
+            });
+        }
+    });
+    port
+}
+
+async fn running(server: &Harness) -> JobId {
+    let job = server.schedule(HELLO).await;
+    server.live.0.lock().unwrap().insert(job, Default::default());
+    job
+}
+
+async fn at(server: &Harness, host: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = Request::builder().uri(path).header("host", host);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).unwrap();
+    // What an app answers stands in no document.
+    let (parts, body) = server.router.clone().oneshot(request).await.unwrap().into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    Answer { status: parts.status, headers: parts.headers, body }
+}
+
+/// Where an answer leads: the host, and the rest.
+fn led_to(answer: &Answer) -> (String, String) {
+    assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.text());
+    let address = answer.header("location").strip_prefix("http://").unwrap();
+    let (host, path) = address.split_once('/').unwrap();
+    (host.to_owned(), format!("/{path}"))
+}
+
+fn cookies(answer: &Answer) -> Vec<String> {
+    let set = answer.headers.get_all("set-cookie").iter();
+    set.map(|cookie| cookie.to_str().unwrap().split(';').next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn an_app_is_shown_under_a_host_name_of_its_own() {
+    let server = Harness::new().await;
+    let (job, port) = (running(&server).await, mirror().await);
+    let opened = server.get(&format!("/jobs/{job}/ports/{port}/a/b?c=d")).await;
+    let (host, entrance) = led_to(&opened);
+    assert_eq!(host, format!("{job}-{port}.localhost:8000"));
+
+    let entered = at(&server, &host, &entrance, &[("sec-fetch-site", "cross-site")]).await;
+    assert_eq!(entered.status, StatusCode::SEE_OTHER);
+    assert_eq!(entered.header("location"), "/a/b?c=d");
+    let cookies = cookies(&entered);
+    assert_eq!(cookies.len(), 2);
+    // The link is good once.
+    assert_eq!(at(&server, &host, &entrance, &[]).await.status, StatusCode::FORBIDDEN);
+
+    for cookie in &cookies {
+        let sent = format!("bellglass_session=s; {cookie}; own=2");
+        let headers = [("cookie", sent.as_str()), ("te", "trailers"), ("x-mine", "1")];
+        let shown = at(&server, &host, "/a/b?c=d", &headers).await;
+        assert_eq!(shown.status, StatusCode::OK);
+        let seen = shown.text().to_ascii_lowercase();
+        assert!(seen.starts_with("get /a/b?c=d http/1.1\r\n"), "{seen}");
+        assert!(seen.contains(&format!("host: {host}")));
+        assert!(seen.contains("cookie: own=2\r\n") && seen.contains("x-mine: 1"));
+        assert!(!seen.contains("bellglass") && !seen.contains("te: trailers"), "{seen}");
+        assert_eq!(shown.header("x-own"), "yes");
+        assert_eq!(shown.header("x-hop"), "");
+        assert_eq!(self::cookies(&shown), ["own=1"]);
+        let policies: Vec<_> = shown.headers.get_all("content-security-policy").iter().collect();
+        assert_eq!(policies, ["img-src 'none'", "frame-ancestors 'self' http://localhost:8000"]);
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_let_in_without_a_ticket_for_this_very_app() {
+    let server = Harness::new().await;
+    let (job, port, other) = (running(&server).await, mirror().await, mirror().await);
+    let (host, entrance) = led_to(&server.get(&format!("/jobs/{job}/ports/{port}/")).await);
+    let other_host = format!("{job}-{other}.localhost:8000");
+    assert_eq!(at(&server, &host, "/", &[]).await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(at(&server, &other_host, &entrance, &[]).await.status, StatusCode::FORBIDDEN);
+    let cookie = &cookies(&at(&server, &host, &entrance, &[]).await)[0];
+    let with = |more: &[(&'static str, String)]| {
+        let mut headers = vec![("cookie", cookie.clone())];
+        headers.extend_from_slice(more);
+        headers
+    };
+    let cases = [
+        (&host, with(&[]), StatusCode::OK),
+        (&other_host, with(&[]), StatusCode::UNAUTHORIZED),
+        (&host, with(&[("origin", format!("http://{host}"))]), StatusCode::OK),
+        (&host, with(&[("origin", format!("http://{other_host}"))]), StatusCode::FORBIDDEN),
+        (&host, with(&[("origin", "http://localhost:8000".into())]), StatusCode::FORBIDDEN),
+        (&host, with(&[("x-large", "x".repeat(70_000))]), StatusCode::from_u16(431).unwrap()),
+    ];
+    for (host, headers, expected) in cases {
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        assert_eq!(at(&server, host, "/", &headers).await.status, expected, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_api_is_never_answered_under_an_apps_name() {
+    for token in [None, Some(Secret::new("0123456789abcdef"))] {
+        let settings = ServerSettings { token, ..ServerSettings::default() };
+        let server = Harness::with(settings).await;
+        let host = format!("{}-8000.localhost:8000", JobId::generate());
+        for path in ["/jobs", "/healthz", "/", "/openapi.json", "/assets/x.js", "/session"] {
+            let bearer = [("authorization", "Bearer 0123456789abcdef")];
+            let answer = at(&server, &host, path, &bearer).await;
+            assert!(
+                matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::GONE),
+                "{path}: {}",
+                answer.status
+            );
+        }
+        // What merely looks like such a name is one of the hosts that nobody knows.
+        let answer = at(&server, "x-8000.localhost:8000", "/jobs", &[]).await;
+        assert!(answer.status.is_client_error());
+    }
+}
+
+#[tokio::test]
+async fn a_token_lets_a_program_in_and_stays_outside() {
+    let settings = ServerSettings {
+        token: Some(Secret::new("0123456789abcdef")),
+        ..ServerSettings::default()
+    };
+    let server = Harness::with(settings).await;
+    let request = request(Method::POST, "/schedule")
+        .header("content-type", "application/json")
+        .header("authorization", "Bearer 0123456789abcdef");
+    let scheduled = server.send(request.body(Body::from(HELLO)).unwrap()).await;
+    let job: JobId = scheduled.json()["job_id"].as_str().unwrap().parse().unwrap();
+    server.live.0.lock().unwrap().insert(job, Default::default());
+    let host = format!("{job}-{}.localhost:8000", mirror().await);
+    let shown = at(&server, &host, "/", &[("authorization", "Bearer 0123456789abcdef")]).await;
+    assert_eq!(shown.status, StatusCode::OK);
+    assert!(!shown.text().to_ascii_lowercase().contains("authorization"), "{}", shown.text());
+    assert_eq!(at(&server, &host, "/", &[("authorization", "Bearer x")]).await.status, 401);
+}
+
+#[tokio::test]
+async fn people_are_told_why_there_is_nothing_to_see() {
+    let server = Harness::new().await;
+    let job = running(&server).await;
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let (host, entrance) = led_to(&server.get(&format!("/jobs/{job}/ports/{free}")).await);
+    let cookie = cookies(&at(&server, &host, &entrance, &[]).await)[0].clone();
+    let nothing = at(&server, &host, "/", &[("cookie", &cookie)]).await;
+    assert_eq!((nothing.status, nothing.header("refresh")), (StatusCode::BAD_GATEWAY, "2"));
+    assert!(nothing.text().contains("Nothing listens here"));
+    server.live.0.lock().unwrap().clear();
+    let over = at(&server, &host, "/", &[("cookie", &cookie)]).await;
+    assert_eq!(over.status, StatusCode::GONE);
+    assert_eq!(server.get(&format!("/jobs/{job}/ports/80/")).await.problem().1, "not_started");
+    for port in ["0", "3128", "x", "65536"] {
+        let refused = server.get(&format!("/jobs/{job}/ports/{port}/")).await;
+        assert_eq!(refused.problem(), (400, "invalid_port".into()), "{port}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_another_name_needs_a_domain_for_apps() {
+    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    for (sandbox_domain, leads) in
+        [(None, None), (Some("apps.example.org"), Some("apps.example.org"))]
+    {
+        let settings = ServerSettings {
+            token: Some(Secret::new("0123456789abcdef")),
+            sandbox_domain: sandbox_domain.map(str::to_owned),
+            ..ServerSettings::default()
+        };
+        let server = Harness::with(settings).await;
+        let request = request(Method::POST, "/schedule").header(bearer.0, bearer.1);
+        let request = request.header("content-type", "application/json");
+        let scheduled = server.send(request.body(Body::from(HELLO)).unwrap()).await;
+        let job: JobId = scheduled.json()["job_id"].as_str().unwrap().parse().unwrap();
+        server.live.0.lock().unwrap().insert(job, Default::default());
+        let path = format!("/jobs/{job}/ports/8080/");
+        let opened = at(&server, "bell.example", &path, &[bearer]).await;
+        match leads {
+            None => {
+                assert_eq!(opened.problem(), (409, "no_sandbox_domain".into()));
+                assert!(opened.json()["hint"].as_str().unwrap().contains("sandbox_domain"));
+            }
+            Some(domain) => assert_eq!(led_to(&opened).0, format!("{job}-8080.{domain}")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn ports_are_listed_once_each_and_without_the_way_out() {
+    let server = Harness::new().await;
+    let job = running(&server).await;
+    let listed = server.get(&format!("/jobs/{job}/ports")).await.json();
+    let ports = listed["ports"].as_array().unwrap();
+    assert_eq!(ports.len(), 1);
+    assert_eq!(ports[0]["port"], 8000);
+    assert_eq!(ports[0]["url"], format!("/jobs/{job}/ports/8000/"));
+}
+
+#[tokio::test]
+async fn an_app_is_its_owners_and_ends_with_their_token() {
+    let server = with_users().await;
+    let (ada, id) = make_token(&server, json!({ "user": "ada" })).await;
+    let bob = token_of(&server, "bob", "user").await;
+    let viewer = token_of(&server, "ada", "viewer").await;
+    let job = schedule_as(&server, &ada).await;
+    server.live.0.lock().unwrap().insert(job, Default::default());
+    let port = mirror().await;
+    let host = format!("{job}-{port}.localhost:8000");
+
+    // A program with a token of the owner's needs no ticket, and the app never sees the token.
+    let as_program = async |token: &str| {
+        let shown = format!("Bearer {token}");
+        at(&server, &host, "/", &[("authorization", &shown)]).await
+    };
+    let seen = as_program(&ada).await;
+    assert_eq!(seen.status, StatusCode::OK, "{}", seen.text());
+    assert!(!seen.text().contains("bg_"), "{}", seen.text());
+    for token in [bob.as_str(), viewer.as_str(), "bg_00"] {
+        assert_eq!(as_program(token).await.status, StatusCode::UNAUTHORIZED, "{token}");
+    }
+
+    let path = format!("/jobs/{job}/ports/{port}/");
+    assert_eq!(call(&server, &bob, Method::GET, &path, "").await.problem().0, 404);
+    assert_eq!(call(&server, &viewer, Method::GET, &path, "").await.problem().0, 403);
+    let (host, entrance) = led_to(&call(&server, &ada, Method::GET, &path, "").await);
+    let cookie = cookies(&at(&server, &host, &entrance, &[]).await).join("; ");
+    let as_browser = async || at(&server, &host, "/", &[("cookie", &cookie)]).await.status;
+    assert_eq!(as_browser().await, StatusCode::OK);
+    // A token of ours that comes beside the cookie stays outside too.
+    let stray = format!("Bearer {bob}");
+    let both = [("cookie", cookie.as_str()), ("authorization", stray.as_str())];
+    let seen = at(&server, &host, "/", &both).await;
+    assert!(seen.status == StatusCode::OK && !seen.text().contains("bg_"), "{}", seen.text());
+
+    call(&server, OPERATOR, Method::DELETE, &format!("/tokens/{id}"), "").await;
+    assert_eq!(as_browser().await, StatusCode::UNAUTHORIZED);
+}
