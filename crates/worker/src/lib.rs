@@ -22,6 +22,7 @@ mod pack;
 mod pictures;
 mod queue;
 mod recording;
+mod retention;
 mod spool;
 mod stop;
 mod sweep;

@@ -13,12 +13,14 @@ mod mcp;
 mod memory;
 mod network;
 mod open;
+mod process;
 mod run;
 mod serve;
 mod share;
 mod submit;
 mod token;
 mod verify;
+mod work;
 
 use std::path::Path;
 
@@ -42,6 +44,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
     let format = if arguments.json { Format::Json } else { Format::Text };
     let config = Config::load(arguments.config.as_deref())?;
     match arguments.command {
+        Command::Work(work) => {
+            logging::start();
+            work::work(&config, &work, format).await
+        }
         Command::Serve(serve) => {
             logging::start();
             serve::serve(&config, &serve, format).await

@@ -83,6 +83,7 @@ async fn job_with(hostile: Guest, limits: serde_json::Value) -> JobView {
         spools: folder.path().join("spools"),
         orphaned_after: Duration::from_secs(60),
         grace: Duration::ZERO,
+        keep_jobs: None,
         sweep_every: Duration::from_secs(60),
         mcp: Default::default(),
         models: Arc::new(Catalogue::new(CatalogueSettings::default()).unwrap()),
