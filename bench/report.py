@@ -65,6 +65,10 @@ def goals_table(results: dict) -> str:
         rows += tools_goals(results["tools"])
     if "live" in results:
         rows += live_goals(results["live"])
+    if "checkpoint" in results:
+        small = results["checkpoint"]["peers"]["bellglass"]["small_ms"]["p50"]
+        what = f"a checkpoint of a small change in a workspace of {results['checkpoint']['files']:,} files, median"
+        rows.append([what, "under 50 ms", milliseconds(small), verdict(results["checkpoint"], small < 50)])
     return markdown(["what", "goal", "measured", "reached"], rows) + "\n"
 
 
@@ -155,6 +159,7 @@ def table(name: str, results: dict) -> str:
     tables = {
         "schedule": schedule_table, "job": job_table, "sandbox": sandbox_table, "tools": tools_table,
         "context": context_table, "live": live_table, "store": store_table,
+        "checkpoint": checkpoint_table,
     }  # fmt: skip
     return "\n\n".join([*tables[name](results), machine_line(results["machine"])]) + "\n"
 
@@ -368,6 +373,20 @@ def live_table(results: dict) -> list[str]:
         f"load is {results['page']['kb']:.0f} kB in {results['page']['requests']} requests."
     )
     return [markdown(head, rows), note, rest]
+
+
+def checkpoint_table(results: dict) -> list[str]:
+    rows = [
+        [peer["label"], milliseconds(peer["small_ms"]["p50"]), milliseconds(peer["small_ms"]["p95"]),
+         milliseconds(peer["first_ms"]["p50"])]
+        for peer in results["peers"].values()
+    ]  # fmt: skip
+    rows += [[f"`{name}`", f"not measured: {why}", "", ""] for name, why in results["not_available_here"].items()]
+    note = (
+        f"{results['rounds']} small changes in a workspace of {results['files']:,} files, each kept in turn by each. "
+        f"A fork had all of its files {results['restore_ms']:,.0f} ms after its sandbox was ready."
+    )
+    return [markdown(["what keeps the workspace", "a small change, p50", "p95", "all of it, at first"], rows), note]
 
 
 def machine_line(facts: dict) -> str:

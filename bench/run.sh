@@ -29,6 +29,7 @@ install_missing() {
     local missing=()
     command -v wrk >/dev/null || missing+=(wrk)
     command -v bwrap >/dev/null || missing+=(bubblewrap)
+    command -v rsync >/dev/null || missing+=(rsync)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     [ ${#missing[@]} -gt 0 ] || return 0
     printf 'bench: installing %s\n' "${missing[*]}"

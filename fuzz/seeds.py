@@ -50,6 +50,35 @@ WORKSPACES = {
 }
 
 
+def change(path, kind="folder", **fields):
+    return message({"reply": "change", "change": {"path": path, "what": {"kind": kind, **fields}}})
+
+
+FILE = {"mode": 0o644, "bytes": 4, "modified": 1}
+CHECKPOINTS = {
+    "changes": message({"reply": "changes", "since": 1})
+    + change("gone", "gone")
+    + change("d", mode=0o755)
+    + change("d/f", "file", **FILE)
+    + frame(DATA, b"text")
+    + END_OF_FILE
+    + change("l", "symlink", target="/etc\\xff")
+    + message({"reply": "end"}),
+    "replaced": change("a", mode=1) + change("a/b", "file", **FILE) + change("a", "file", **FILE),
+    "outside": change("../x", mode=1) + change("a\\x2f..", mode=1) + change("\\x2e.", mode=1),
+    "index": json.dumps(
+        {
+            "base": None,
+            "gone": ["x"],
+            "nodes": [
+                ["d", {"kind": "folder", "mode": 1}],
+                ["d/f", {"kind": "file", "mode": 1, "modified": 1, "content": None}],
+            ],
+        }
+    ).encode(),
+}
+
+
 def yamux(kind, flags, stream, length, body=b""):
     return struct.pack("!BBHII", 0, kind, flags, stream, length) + body
 
@@ -87,6 +116,7 @@ CORPORA = {
     # The first byte says in which pieces the rest arrives.
     "wire": {name: b"\x07" + text for name, text in (REPLIES | WORKSPACES).items()},
     "mux": WIRES,
+    "checkpoint": CHECKPOINTS,
     "archive": {name: text + message({"reply": "end"}) for name, text in WORKSPACES.items()},
     "http": REQUESTS,
     "socks": SOCKS,

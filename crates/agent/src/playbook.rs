@@ -28,8 +28,8 @@ impl Playbook {
 impl Mind for Playbook {
     fn take_in(&mut self, event: &Event) {
         match &event.body {
-            EventBody::SandboxLost { .. } => {
-                self.done.clear();
+            EventBody::SandboxLost { kept, .. } => {
+                self.done.truncate(kept.unwrap_or_default() as usize);
                 self.running = false;
             }
             EventBody::StepStarted { .. } => self.running = true,
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use bellglass_protocol::id::JobId;
     use bellglass_protocol::step::StepOutcome;
-    use bellglass_protocol::step::StepStatus::{Failed, Succeeded};
+    use bellglass_protocol::step::StepStatus::{Failed, Interrupted, Succeeded};
     use bellglass_protocol::tool::Shell;
 
     fn shell(command: &str) -> ToolCall {
@@ -131,8 +131,13 @@ mod tests {
 
     #[test]
     fn begins_again_in_a_new_sandbox_and_waits_while_paused() {
-        let lost = event(EventBody::SandboxLost { reason: "x".into() });
+        let lost = event(EventBody::SandboxLost { reason: "x".into(), kept: None });
         assert_eq!(next(OnError::Stop, &[Succeeded, Failed], &[lost]), "1a");
+        let lost = |kept| event(EventBody::SandboxLost { reason: "x".into(), kept: Some(kept) });
+        let done = [Succeeded, Interrupted];
+        assert_eq!(next(OnError::Continue, &done, &[lost(2)]), "3c");
+        assert_eq!(next(OnError::Stop, &done, &[lost(2)]), "step_failed");
+        assert_eq!(next(OnError::Stop, &done, &[lost(1)]), "2b");
         let paused = event(EventBody::Paused { by: "x".into() });
         let started = event(EventBody::StepStarted { n: 2, call: shell("b") });
         let resumed = event(EventBody::Resumed { by: "x".into() });

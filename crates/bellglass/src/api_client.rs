@@ -107,6 +107,20 @@ impl ApiClient {
         self.json(request.json(body)).await
     }
 
+    pub(crate) async fn step_diff(&self, job: JobId, step: u32) -> ApiResult<String> {
+        let request = self.request(Method::GET, &format!("/jobs/{job}/steps/{step}/diff"));
+        self.send(request).await?.text().await.map_err(ApiError::Broken)
+    }
+
+    pub(crate) async fn fork(&self, job: JobId, body: &Value) -> ApiResult<Value> {
+        self.json(self.request(Method::POST, &format!("/jobs/{job}/fork")).json(body)).await
+    }
+
+    pub(crate) async fn restore(&self, job: JobId, step: u32) -> ApiResult<Value> {
+        let request = self.request(Method::POST, &format!("/jobs/{job}/restore"));
+        self.json(request.json(&serde_json::json!({ "step": step }))).await
+    }
+
     /// A WebSocket to a terminal in a job's sandbox, as bytes.
     pub(crate) async fn open_terminal(
         &self,

@@ -51,6 +51,12 @@ pub(crate) enum Command {
     Cancel(OneJob),
     /// Change what a job may reach while it waits or runs
     Network(Network),
+    /// Show what the steps of a job did to its workspace
+    Diff(Diff),
+    /// Go on from a step of a job in a new job
+    Fork(Fork),
+    /// Make the workspace of a running job again what it was after a step
+    Restore(Restore),
     /// Download a job's workspace as a ZIP
     Download(Download),
     /// List jobs, newest first
@@ -332,6 +338,53 @@ pub(crate) struct Network {
     /// `none`, `registries`, `open`, or hosts such as `*.example.com:443`
     #[arg(value_name = "POLICY-or-HOST", required = true)]
     pub(crate) policy: Vec<String>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    /// The job's id
+    pub(crate) job: JobId,
+    /// Number of the step [default: each that changed something]
+    pub(crate) step: Option<u32>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Fork {
+    /// The job to go on from
+    pub(crate) job: JobId,
+    /// The new job begins with the files as they were after this step; 0 is before the first
+    #[arg(long, value_name = "N")]
+    pub(crate) step: u32,
+    /// What to say to the model, which knows all that was said and done until then
+    #[arg(long, value_name = "WORDS", group = "work")]
+    pub(crate) message: Option<String>,
+    /// A new task for a model that knows the files alone
+    #[arg(long, value_name = "WORDS", group = "work")]
+    pub(crate) task: Option<String>,
+    /// A file with steps to run, as JSON [default: the steps that are left]
+    #[arg(long, value_name = "FILE", group = "work")]
+    pub(crate) steps: Option<PathBuf>,
+    /// What people call the new job
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Follow the new job to its end; the exit code tells how it ended
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// The job's id
+    pub(crate) job: JobId,
+    /// The workspace becomes what it was after this step; 0 is before the first
+    #[arg(long, value_name = "N")]
+    pub(crate) step: u32,
     #[command(flatten)]
     pub(crate) server: Server,
 }

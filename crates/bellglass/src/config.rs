@@ -177,6 +177,7 @@ pub(crate) struct PartialLimits {
     step_time: Option<Seconds>,
     output: Option<ByteSize>,
     total_output: Option<ByteSize>,
+    checkpoints: Option<ByteSize>,
 }
 
 impl PartialLimits {
@@ -195,6 +196,7 @@ impl PartialLimits {
             step_time: self.step_time.unwrap_or(longer(day, defaults.step_time)),
             output: self.output.unwrap_or(ByteSize::gib(1).max(defaults.output)),
             total_output: self.total_output.unwrap_or(ByteSize::gib(16).max(defaults.total_output)),
+            checkpoints: self.checkpoints.unwrap_or(ByteSize::gib(16).max(defaults.checkpoints)),
         }
     }
 }

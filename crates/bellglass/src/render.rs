@@ -137,9 +137,33 @@ impl EventPrinter {
                     self.line(text, YELLOW, &format!("  ! {}", safe(missing)));
                 }
             }
-            EventBody::SandboxLost { reason } => {
+            EventBody::SandboxLost { reason, kept } => {
                 let reason = safe(reason);
-                self.line(text, YELLOW, &format!("● sandbox lost, starting again: {reason}"));
+                let next = match kept {
+                    Some(step) => format!("going on after step {step}"),
+                    None => "starting again".into(),
+                };
+                self.line(text, YELLOW, &format!("● sandbox lost, {next}: {reason}"));
+            }
+            EventBody::CheckpointStored { left_out, .. } => {
+                for file in left_out {
+                    self.line(text, YELLOW, &format!("  ! not in the checkpoint: {}", safe(file)));
+                }
+            }
+            EventBody::CheckpointSkipped { step, reason } => {
+                let reason = safe(reason);
+                self.line(text, YELLOW, &format!("  ! no checkpoint after step {step}: {reason}"));
+            }
+            EventBody::RestoreRequested { .. } => {}
+            EventBody::WorkspaceRestored { step, entries, .. } => {
+                let words =
+                    format!("● workspace restored: {entries} entries, as after step {step}");
+                self.line(text, DIM, &words);
+            }
+            EventBody::RestoreFailed { step, reason } => {
+                let reason = safe(reason);
+                let words = format!("● workspace not restored to step {step}: {reason}");
+                self.line(text, YELLOW, &words);
             }
             EventBody::StepStarted { n, call } => {
                 let total = self.steps_total.map_or(String::new(), |total| format!("/{total}"));

@@ -146,7 +146,7 @@ mod tests {
         let mut previous = LinkHash::root(job);
         (1..=4)
             .map(|seq| {
-                let body = EventBody::SandboxLost { reason: format!("reason {seq}") };
+                let body = EventBody::SandboxLost { reason: format!("reason {seq}"), kept: None };
                 let sealed = seal(Event { seq, at: Timestamp::UNIX_EPOCH, job, body }, previous);
                 previous = sealed.hash;
                 sealed.line

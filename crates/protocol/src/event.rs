@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::approval::{Approval, Decision};
+use crate::checkpoint::{Changes, CheckpointNumber};
 use crate::id::{Generation, JobId, WorkerId};
 use crate::job::JobSpec;
 use crate::model::{Compaction, ModelAnswer, PlanStep, TaskOutcome, Usage};
@@ -44,9 +45,54 @@ pub enum EventBody {
     /// The sandbox runs; says what is enforced in it.
     #[serde(rename = "sandbox.ready")]
     SandboxReady { report: Box<SandboxReport> },
-    /// The sandbox is gone though the job was not at its end. The job starts again in a new one.
+    /// The sandbox is gone though the job was not at its end. The job goes on in a new one.
     #[serde(rename = "sandbox.lost")]
-    SandboxLost { reason: String },
+    SandboxLost {
+        reason: String,
+        /// The last step that still counts, because its files are kept. All after it is void;
+        /// without a number everything is, and the job starts again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<u32>,
+    },
+    /// The workspace as it is after a step is safe, so it can be had again.
+    #[serde(rename = "checkpoint.stored")]
+    CheckpointStored {
+        step: u32,
+        checkpoint: CheckpointNumber,
+        #[serde(flatten)]
+        changes: Changes,
+        /// Bytes that were not in an earlier checkpoint.
+        bytes: u64,
+        /// How long it took, in microseconds, the flush to the disk included.
+        took_us: u64,
+        /// Files that could not be kept, with the reason; at most the first ten.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left_out: Vec<String>,
+    },
+    /// What a step did to the workspace could not be kept, nor is what comes after it until the next
+    /// checkpoint.
+    #[serde(rename = "checkpoint.skipped")]
+    CheckpointSkipped { step: u32, reason: String },
+    /// Somebody wants the workspace to be again what it was after a step.
+    #[serde(rename = "restore.requested")]
+    RestoreRequested { step: u32, by: String },
+    /// The workspace holds what it held after a step: in a new sandbox, or because somebody wanted it.
+    #[serde(rename = "workspace.restored")]
+    WorkspaceRestored {
+        /// The job whose step it is, if it is another one's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<JobId>,
+        step: u32,
+        why: RestoreCause,
+        /// What the workspace is known as from now on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checkpoint: Option<CheckpointNumber>,
+        /// Files, folders and symlinks that it has.
+        entries: u64,
+    },
+    /// The workspace could not be restored as somebody wanted.
+    #[serde(rename = "restore.failed")]
+    RestoreFailed { step: u32, reason: String },
     #[serde(rename = "step.started")]
     StepStarted { n: u32, call: ToolCall },
     /// A piece of a step's output, while it runs. Only the head of long output comes this way.
@@ -172,6 +218,11 @@ impl EventBody {
             Self::Released { .. } => "released",
             Self::SandboxReady { .. } => "sandbox.ready",
             Self::SandboxLost { .. } => "sandbox.lost",
+            Self::CheckpointStored { .. } => "checkpoint.stored",
+            Self::CheckpointSkipped { .. } => "checkpoint.skipped",
+            Self::RestoreRequested { .. } => "restore.requested",
+            Self::WorkspaceRestored { .. } => "workspace.restored",
+            Self::RestoreFailed { .. } => "restore.failed",
             Self::StepStarted { .. } => "step.started",
             Self::StepOutput { .. } => "step.output",
             Self::StepFinished { .. } => "step.finished",
@@ -205,6 +256,19 @@ impl EventBody {
             Self::Finished { .. } => "finished",
         }
     }
+}
+
+/// Why a workspace was restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RestoreCause {
+    /// The sandbox that had it was lost.
+    SandboxLost,
+    /// The job is a fork and begins with it.
+    Fork,
+    /// Somebody asked for it.
+    Request,
 }
 
 /// The ZIP of a workspace.

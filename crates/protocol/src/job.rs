@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::CheckpointNumber;
+use crate::id::JobId;
 use crate::mcp::McpServer;
 use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
@@ -56,6 +58,25 @@ pub struct JobSpec {
     /// The user whose job it is; none where the server has no users, or its operator scheduled it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The step of another job that this one goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<Fork>,
+}
+
+/// Where a fork leaves another job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Fork {
+    pub job: JobId,
+    /// The workspace is what it was after this step; 0 is before the first.
+    pub step: u32,
+    /// The checkpoint that holds it; without one it was empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointNumber>,
+    /// The model has heard the other job's log up to this event, and goes on from there. Without it
+    /// the fork begins with the files alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard: Option<u64>,
 }
 
 /// A sandbox that is used from outside, over MCP. It has no wishes of its own so far.
@@ -195,6 +216,8 @@ pub struct Limits {
     pub output: ByteSize,
     /// Output of all steps together that is kept in full, beside what their records hold.
     pub total_output: ByteSize,
+    /// What the checkpoints of the workspace hold together; with 0 there are none.
+    pub checkpoints: ByteSize,
 }
 
 impl Default for Limits {
@@ -209,6 +232,7 @@ impl Default for Limits {
             step_time: Seconds::whole(600),
             output: ByteSize::mib(64),
             total_output: ByteSize::gib(1),
+            checkpoints: ByteSize::gib(1),
         }
     }
 }

@@ -6,6 +6,7 @@
 pub mod approval;
 pub mod cage;
 pub mod chain;
+pub mod checkpoint;
 pub mod event;
 pub mod id;
 pub mod job;

@@ -29,6 +29,8 @@ pub struct LimitsRequest {
     pub output: Option<ByteSize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_output: Option<ByteSize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<ByteSize>,
 }
 
 impl LimitsRequest {
@@ -69,6 +71,13 @@ impl LimitsRequest {
                 defaults.total_output,
                 maxima.total_output,
             )?,
+            checkpoints: pick(
+                "checkpoints",
+                self.checkpoints,
+                ByteSize(0),
+                defaults.checkpoints,
+                maxima.checkpoints,
+            )?,
         })
     }
 }
@@ -85,6 +94,7 @@ impl From<Limits> for LimitsRequest {
             step_time: Some(limits.step_time),
             output: Some(limits.output),
             total_output: Some(limits.total_output),
+            checkpoints: Some(limits.checkpoints),
         }
     }
 }

@@ -319,6 +319,7 @@ impl JobRequest {
             mcp: self.mcp,
             approve: self.approve,
             project: self.project,
+            fork: None,
             owner: None,
         })
     }

@@ -1,9 +1,14 @@
 //! A job as people see it, folded from its events. The only place where events become a status.
 
+mod kept;
+
+pub use kept::{Kept, NotKept};
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::approval::Approval;
+use crate::approval::{Approval, Wish};
+use crate::checkpoint::Changes;
 use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
@@ -125,6 +130,9 @@ pub struct JobView {
     /// How many answers of models there are, in this sandbox and at the most in any.
     #[serde(skip)]
     answers: (u32, u32),
+    /// The checkpoints of its workspace.
+    #[serde(skip)]
+    pub kept: Kept,
 }
 
 /// One step of a job.
@@ -155,6 +163,8 @@ pub struct StepView {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub started_at: Timestamp,
     pub duration_ms: Option<u64>,
+    /// What the step did to the workspace, if it did anything and that was kept.
+    pub changes: Option<Changes>,
 }
 
 impl JobView {
@@ -194,6 +204,7 @@ impl JobView {
             claims_without_progress: 0,
             furthest_step: 0,
             answers: (0, 0),
+            kept: Kept::begin(spec),
         })
     }
 
@@ -210,6 +221,7 @@ impl JobView {
     /// Takes in the next event.
     pub fn apply(&mut self, event: &Event) {
         self.last_seq = event.seq;
+        self.kept.take_in(&event.body, self.steps.last().map_or(0, |step| step.n));
         match &event.body {
             EventBody::Scheduled { .. } => {}
             EventBody::Claimed { generation, .. } => {
@@ -231,7 +243,14 @@ impl JobView {
                 }
             }
             EventBody::SandboxReady { report } => self.sandbox = Some((**report).clone()),
-            EventBody::SandboxLost { .. } => {
+            EventBody::SandboxLost { kept: Some(kept), .. } => {
+                self.sandbox = None;
+                self.steps.retain(|step| step.n <= *kept);
+                self.failed_steps.retain(|step| step <= kept);
+                // A connection that waited for the user is gone; a call still waits.
+                self.approvals.retain(|approval| matches!(approval.wish, Wish::Tool { .. }));
+            }
+            EventBody::SandboxLost { kept: None, .. } => {
                 // The next sandbox starts empty, so what was done in the old one is void.
                 self.steps.clear();
                 self.failed_steps.clear();
@@ -242,6 +261,11 @@ impl JobView {
                 self.summary = None;
                 self.sandbox = None;
                 self.answers.0 = 0;
+            }
+            EventBody::CheckpointStored { step, changes, .. } => {
+                if let Some(step) = self.step_mut(*step) {
+                    step.changes = Some(*changes);
+                }
             }
             EventBody::StepStarted { n, call } => {
                 // The same step is started again by a worker that took the job over.
@@ -264,6 +288,7 @@ impl JobView {
                     error: None,
                     started_at: event.at,
                     duration_ms: None,
+                    changes: None,
                 });
             }
             EventBody::StepOutput { n, stream, text } => {
@@ -296,7 +321,11 @@ impl JobView {
             | EventBody::McpConnected { .. }
             | EventBody::ModelSaid { .. }
             | EventBody::MemoryRecalled { .. }
-            | EventBody::ModelNudged { .. } => {}
+            | EventBody::ModelNudged { .. }
+            | EventBody::CheckpointSkipped { .. }
+            | EventBody::RestoreRequested { .. }
+            | EventBody::RestoreFailed { .. }
+            | EventBody::WorkspaceRestored { .. } => {}
             EventBody::DesktopTaken { by } => self.desktop_taken_by = Some(by.clone()),
             EventBody::DesktopReturned { .. } => self.desktop_taken_by = None,
             EventBody::MemoryKept { usage, cost_usd, .. } => {
@@ -433,6 +462,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            fork: None,
             owner: None,
         };
         EventBody::Scheduled { spec: Box::new(spec) }
@@ -480,7 +510,7 @@ mod tests {
     }
 
     fn lost() -> EventBody {
-        EventBody::SandboxLost { reason: "gone".into() }
+        EventBody::SandboxLost { reason: "gone".into(), kept: None }
     }
 
     fn folded(bodies: Vec<EventBody>, take: fn(&mut JobView, &Event)) -> JobView {

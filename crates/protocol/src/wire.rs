@@ -10,6 +10,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use tokio_util::codec::{Decoder, Encoder};
 
+use crate::checkpoint::{Change, CheckpointNumber};
 use crate::id::CallId;
 use crate::job::Screen;
 use crate::report::Probe;
@@ -196,6 +197,20 @@ pub enum Request {
     /// The whole workspace: for each thing in it [`Reply::Entry`], for a file then data frames and
     /// [`Reply::EntryEnd`]; at last [`Reply::End`].
     Pack,
+    /// What is other in the workspace than it was at checkpoint `since`, or all of it where the guest
+    /// does not know that one. Answered by [`Reply::Changes`]; for each change [`Reply::Change`], for
+    /// a file then data frames and [`Reply::EntryEnd`]; at last [`Reply::End`]. The guest remembers
+    /// what it said under `number`, and forgets all earlier ones once it is asked for changes since.
+    Checkpoint {
+        since: Option<CheckpointNumber>,
+        number: CheckpointNumber,
+        /// With more bytes in changed files than this, the guest refuses (`too_large`).
+        most_bytes: u64,
+    },
+    /// Makes the workspace what follows, and nothing else: a message for each [`Change`], folders
+    /// before what is in them, after a file's its data frames; then a [`Receipt`] that ends them.
+    /// The guest remembers this as checkpoint `number`. Answered by [`Reply::Ok`].
+    Restore { number: CheckpointNumber },
     /// Starts a program that is spoken to over its standard input and output. Answered by
     /// [`Reply::Ok`]; then data frames are its input and output frames are its output, until it ends
     /// ([`Reply::End`]) or the stream does, with which the program and all that it started go too.
@@ -270,6 +285,13 @@ pub enum Reply {
     EntryEnd {
         error: Option<String>,
     },
+    /// The changes that follow are those since this checkpoint, or all that there is.
+    Changes {
+        since: Option<CheckpointNumber>,
+    },
+    Change {
+        change: Change,
+    },
     End,
     /// The terminal is there, and so large.
     Terminal {
@@ -314,6 +336,8 @@ impl Reply {
             Self::File { .. } => "a file",
             Self::Entry { .. } => "an entry",
             Self::EntryEnd { .. } => "an entry's end",
+            Self::Changes { .. } => "a list of changes",
+            Self::Change { .. } => "a change",
             Self::End => "an end",
             Self::Terminal { .. } => "a terminal",
             Self::Ports { .. } => "a list of ports",

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bellglass_protocol::checkpoint::{Change, ChangeReply, CheckpointNumber};
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::job::Screen;
 use bellglass_protocol::mux::{End, Incoming, Mux, MuxError, MuxStream, multiplex};
@@ -254,6 +255,22 @@ impl GuestClient {
         Ok(Packing { exchange: self.begin(&Request::Pack).await? })
     }
 
+    /// What has changed in the workspace since a checkpoint, piece by piece.
+    pub async fn checkpoint(
+        &self,
+        since: Option<CheckpointNumber>,
+        number: CheckpointNumber,
+        most_bytes: u64,
+    ) -> Result<Changing, ClientError> {
+        let request = Request::Checkpoint { since, number, most_bytes };
+        Ok(Changing { exchange: self.begin(&request).await? })
+    }
+
+    /// Begins to make the workspace something else.
+    pub async fn restore(&self, number: CheckpointNumber) -> Result<Restoring, ClientError> {
+        Ok(Restoring { exchange: self.begin(&Request::Restore { number }).await? })
+    }
+
     /// Starts a program that is spoken to over its standard input and output.
     pub async fn start_service(
         &self,
@@ -371,6 +388,46 @@ impl Packing {
     }
 }
 
+/// What has changed in a workspace, on its way out.
+pub struct Changing {
+    exchange: Exchange,
+}
+
+impl Changing {
+    pub async fn next(&mut self) -> Result<ChangeReply, ClientError> {
+        match ChangeReply::read(self.exchange.frame_in_time().await?)? {
+            ChangeReply::Refused(error) => Err(ClientError::Refused(error)),
+            reply => Ok(reply),
+        }
+    }
+}
+
+/// A workspace on its way in.
+pub struct Restoring {
+    exchange: Exchange,
+}
+
+impl Restoring {
+    /// Puts something in, folders before what is in them; a file's content follows.
+    pub async fn put(&mut self, change: &Change) -> Result<(), ClientError> {
+        self.exchange.feed(Frame::message(change)).await
+    }
+
+    pub async fn data(&mut self, mut content: Bytes) -> Result<(), ClientError> {
+        while !content.is_empty() {
+            let part = content.split_to(content.len().min(DATA_CHUNK));
+            self.exchange.feed(Frame::Data(part)).await?;
+        }
+        Ok(())
+    }
+
+    /// Everything was said; returns when it is done.
+    pub async fn finish(mut self) -> Result<(), ClientError> {
+        self.exchange.send(Frame::message(&Receipt::EndOfData)).await?;
+        self.exchange.ok().await
+    }
+}
+
 /// One stream of the wire, from the request to its last reply.
 struct Exchange {
     frames: Framed<MuxStream, FrameCodec>,
@@ -381,6 +438,12 @@ impl Exchange {
     async fn send(&mut self, frame: Frame) -> Result<(), ClientError> {
         let sent = tokio::time::timeout(self.patience, self.frames.send(frame)).await;
         Ok(sent.map_err(|_| ClientError::Silent)??)
+    }
+
+    /// Sends together with what follows, once that is enough.
+    async fn feed(&mut self, frame: Frame) -> Result<(), ClientError> {
+        let fed = tokio::time::timeout(self.patience, self.frames.feed(frame)).await;
+        Ok(fed.map_err(|_| ClientError::Silent)??)
     }
 
     async fn frame(&mut self) -> Result<Frame, ClientError> {

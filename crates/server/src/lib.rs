@@ -34,6 +34,8 @@ mod share;
 mod sockets;
 mod standing;
 mod token;
+mod tree_archive;
+mod tree_diff;
 mod vnc;
 
 use std::sync::Arc;

@@ -41,6 +41,8 @@ pub(crate) enum ApiError {
     InvalidStep(String),
     #[error("the job has no step {0} so far")]
     StepNotFound(u32),
+    #[error("the workspace as it was after step {0} was not kept")]
+    NotKept(u32),
     #[error("the job is still at work; its ZIP is stored when it ends")]
     ResultNotReady,
     #[error("the job ended without a ZIP")]
@@ -137,6 +139,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("invalid_path", 400, "Not a path inside the workspace"),
     kind("invalid_step", 400, "Not the number of a step"),
     kind("step_not_found", 404, "There is no such step"),
+    kind("not_kept", 404, "The files were not kept"),
     kind("result_not_ready", 404, "The result is not ready yet"),
     kind("result_missing", 404, "The job left no result"),
     kind("range_not_satisfiable", 416, "There are no such bytes"),
@@ -180,6 +183,7 @@ impl ApiError {
             Self::InvalidPath(_) => "invalid_path",
             Self::InvalidStep(_) => "invalid_step",
             Self::StepNotFound(_) => "step_not_found",
+            Self::NotKept(_) => "not_kept",
             Self::ResultNotReady => "result_not_ready",
             Self::ResultMissing => "result_missing",
             Self::RangeNotSatisfiable(_) => "range_not_satisfiable",
@@ -229,6 +233,7 @@ impl ApiError {
             }
             Self::UnsupportedMediaType(_) => "Send the header Content-Type: application/json; with curl: -H \"Content-Type: application/json\".".into(),
             Self::ResultNotReady => "Follow `events_url` until the event `finished`, or ask `status_url` again.".into(),
+            Self::NotKept(_) => "The events `checkpoint.skipped` say why; a larger limit `checkpoints` may help.".into(),
             Self::ResultMissing => "`error` in the job's status says why; its log is complete.".into(),
             Self::NotStarted => "Follow `events_url` until the event `sandbox.ready`.".into(),
             Self::ForbiddenHost(_) => "Call it as http://localhost, or add the name to `allowed_hosts` in bellglass.toml.".into(),

@@ -65,12 +65,16 @@ pub(crate) fn needed(method: &Method, template: &str) -> Option<Right> {
             Right::Job(Files)
         }
         ("GET", "/jobs/{id}/output.zip") => Right::Job(Result),
+        // Earlier files may hold what was taken out since, so no link shows them.
+        ("GET", "/jobs/{id}/steps/{n}/diff" | "/jobs/{id}/steps/{n}/files.tar") => Right::Job(Mind),
         ("GET", "/jobs/{id}/memory.json" | "/jobs/{id}/context") => Right::Job(Mind),
         ("POST", "/jobs/{id}/cancel" | "/jobs/{id}/pause" | "/jobs/{id}/resume") => {
             Right::Job(Change)
         }
         ("POST", "/jobs/{id}/messages" | "/jobs/{id}/approvals/{approval}") => Right::Job(Change),
-        ("POST", "/jobs/{id}/mcp") => Right::Job(Change),
+        ("POST", "/jobs/{id}/mcp" | "/jobs/{id}/restore") => Right::Job(Change),
+        // The new job is the caller's own, and has all that was in the other one.
+        ("POST", "/jobs/{id}/fork") => Right::Job(Change),
         ("PUT", "/jobs/{id}/network") => Right::Job(Change),
         ("PUT" | "DELETE", "/jobs/{id}/files/{*path}") => Right::Job(Change),
         ("POST" | "DELETE", "/jobs/{id}/share") => Right::Job(Change),

@@ -15,9 +15,9 @@ use utoipa_axum::routes;
 use crate::apps::{AppDomain, Apps, Passes};
 use crate::archive;
 use crate::controllers::{
-    apps as app_pages, cancel, changes, context, desktop, events, files, jobs, mcp, memories,
-    memory, network, offer, operations, pages, result, schedule, sessions, share, status, steering,
-    steps, terminal, tokens,
+    apps as app_pages, cancel, changes, checkpoints, context, desktop, events, files, forks, jobs,
+    mcp, memories, memory, network, offer, operations, pages, result, schedule, sessions, share,
+    status, steering, steps, terminal, tokens,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
@@ -43,6 +43,8 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(steering::resume))
         .routes(routes!(steering::message))
         .routes(routes!(steering::decide))
+        .routes(routes!(checkpoints::restore))
+        .routes(routes!(forks::fork))
         .routes(routes!(mcp::speak))
         .routes(routes!(events::list))
         .routes(routes!(result::download))
@@ -52,6 +54,8 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(memories::change, memories::forget))
         .routes(routes!(steps::output))
         .routes(routes!(steps::attachment))
+        .routes(routes!(checkpoints::diff))
+        .routes(routes!(checkpoints::files))
         .routes(routes!(app_pages::list))
         .routes(routes!(files::list))
         .routes(routes!(files::read, files::write, files::delete))

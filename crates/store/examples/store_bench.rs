@@ -209,5 +209,6 @@ fn spec() -> JobSpec {
         approve: Vec::new(),
         project: None,
         owner: None,
+        fork: None,
     }
 }

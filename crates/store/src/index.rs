@@ -111,9 +111,14 @@ impl IndexRow {
                 self.worker = None;
                 self.lease_until = None;
             }
-            EventBody::SandboxLost { .. } => {
+            EventBody::SandboxLost { kept: None, .. } => {
                 self.steps_done = 0;
                 self.failed_steps.clear();
+            }
+            EventBody::SandboxLost { kept: Some(kept), .. } => {
+                // A fork of a task counts on from its parent's steps, so it has fewer than numbers.
+                self.steps_done = self.steps_done.min(*kept);
+                self.failed_steps.retain(|step| step <= kept);
             }
             EventBody::StepFinished { n, outcome } => {
                 self.steps_done = self.steps_done.saturating_add(1);
@@ -125,6 +130,11 @@ impl IndexRow {
             EventBody::Scheduled { .. }
             | EventBody::Released { .. }
             | EventBody::SandboxReady { .. }
+            | EventBody::CheckpointStored { .. }
+            | EventBody::CheckpointSkipped { .. }
+            | EventBody::RestoreRequested { .. }
+            | EventBody::RestoreFailed { .. }
+            | EventBody::WorkspaceRestored { .. }
             | EventBody::StepStarted { .. }
             | EventBody::StepOutput { .. }
             | EventBody::NetworkConnection { .. }
@@ -211,6 +221,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            fork: None,
             owner: Some("somebody".into()),
         }
     }
@@ -277,7 +288,7 @@ mod tests {
             step_finished(1, StepStatus::Failed),
             claimed(2),
             EventBody::Resumed { by: "somebody".into() },
-            EventBody::SandboxLost { reason: "gone".into() },
+            EventBody::SandboxLost { reason: "gone".into(), kept: None },
             claimed(3),
             EventBody::Paused { by: "somebody".into() },
             EventBody::StepStarted { n: 1, call: call() },
@@ -299,7 +310,7 @@ mod tests {
     #[test]
     fn time_never_runs_backwards_within_a_job() {
         let (mut row, first) = IndexRow::accept(spec(), now());
-        let body = EventBody::SandboxLost { reason: "the clock was set back".into() };
+        let body = EventBody::SandboxLost { reason: "the clock was set back".into(), kept: None };
         let second = row.append(body, Timestamp::UNIX_EPOCH);
         assert_eq!(second.event.at, first.event.at);
     }

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod artifacts;
+pub mod checkpoints;
 mod error;
 mod group;
 mod index;
@@ -178,6 +179,8 @@ pub enum Steering {
     Resume,
     /// Say this to the model.
     Message(String),
+    /// Make the workspace again what it was after this step, before anything else is done.
+    Restore { step: u32 },
     /// Allow or refuse what waits for it.
     Decide { id: String, decision: Decision, words: Option<String> },
 }

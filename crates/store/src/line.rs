@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn a_sealed_line_reads_back_whole() {
         let job = JobId::generate();
-        let body = EventBody::SandboxLost { reason: "\"} tricky \"".into() };
+        let body = EventBody::SandboxLost { reason: "\"} tricky \"".into(), kept: None };
         let event = Event { seq: 1, at: Timestamp::UNIX_EPOCH, job, body };
         let sealed = seal(event, LinkHash::root(job));
         let read = read_line(job, sealed.line.clone()).unwrap();

@@ -95,6 +95,8 @@ pub(crate) fn steer(
             by,
             words: words.clone(),
         },
+        (Steering::Restore { .. }, JobStatus::Scheduled) => return Err(StoreError::NotStarted),
+        (Steering::Restore { step }, _) => EventBody::RestoreRequested { step: *step, by },
         (Steering::Message(text), _) => EventBody::MessageReceived { by, text: text.clone() },
     };
     Ok(Some(row.append(body, now)))

@@ -129,7 +129,7 @@ async fn a_database_from_before_outlines_gets_them() {
         let claimed = store.claim_next_job(&worker("w"), lease).await.unwrap().unwrap();
         let bodies = vec![
             step_finished(1, StepStatus::Failed),
-            EventBody::SandboxLost { reason: "gone".into() },
+            EventBody::SandboxLost { reason: "gone".into(), kept: None },
             step_finished(1, StepStatus::Succeeded),
             step_finished(2, StepStatus::Failed),
             result_stored(),

@@ -20,6 +20,7 @@ use bytes::Bytes;
 
 use crate::attachments;
 use crate::capture::Capture;
+use crate::checkpoints::Checkpoints;
 use crate::job_log::JobLog;
 use crate::live_output::LiveOutput;
 use crate::outcome;
@@ -68,6 +69,7 @@ pub(crate) struct SandboxHands<'a> {
     pub(crate) kept: u64,
     /// The step that an earlier worker started and did not see the end of.
     pub(crate) already_started: Option<u32>,
+    pub(crate) checkpoints: Checkpoints<'a>,
 }
 
 impl SandboxHands<'_> {
@@ -106,7 +108,13 @@ impl SandboxHands<'_> {
             Ok(outcome) => (outcome, None),
             Err((error, outcome)) => (outcome, Some(error)),
         };
+        // Before the end of the step is written: whoever reads of it finds its files kept.
+        let checkpoint = match &error {
+            None if may_change_files(&call) => self.checkpoint(n).await?,
+            _ => None,
+        };
         events.push(EventBody::StepFinished { n, outcome: Box::new(outcome) });
+        events.extend(checkpoint);
         self.log.append(events).await?;
         // Only now: until then whoever takes the job up needs it.
         spool::remove(&spool::of_step(&self.spools, self.log.job, n)).await;
@@ -116,6 +124,24 @@ impl SandboxHands<'_> {
         // The result is safe now. A guest that cannot be told keeps it for nothing, that is all.
         let _ = self.sandbox.guest().forget_call(&CallId::of_step(n)).await;
         Ok(())
+    }
+
+    /// Keeps what the step did to the workspace. A job that is to end does not wait for it.
+    pub(crate) async fn checkpoint(&mut self, n: u32) -> Result<Option<EventBody>, HandsError> {
+        let guest = self.sandbox.guest();
+        let reason = match self.stop.reason() {
+            Some(reason) => reason,
+            None => tokio::select! {
+                taken = self.checkpoints.take(guest, n) => return taken,
+                () = self.sandbox.gone() => return Err(gone()),
+                reason = self.stop.stopped() => reason,
+            },
+        };
+        match reason.ends_the_job() {
+            true => Ok(self.checkpoints.skip(n, "the job was stopped".into())),
+            // The guest keeps the result of the call for whoever takes the job up.
+            false => Err(HandsError::Stopped(reason)),
+        }
     }
 
     fn look_at_stop(&self) -> Result<(), HandsError> {
@@ -276,7 +302,19 @@ pub(crate) fn from_client(error: ClientError) -> HandsError {
     }
 }
 
-fn gone() -> HandsError {
+/// Whether a call can have changed the workspace by itself.
+pub(crate) fn may_change_files(call: &ToolCall) -> bool {
+    !matches!(
+        call,
+        ToolCall::ReadFile(_)
+            | ToolCall::ListFiles(_)
+            | ToolCall::SearchFiles(_)
+            | ToolCall::FindFiles(_)
+            | ToolCall::DiffFiles(_)
+    )
+}
+
+pub(crate) fn gone() -> HandsError {
     HandsError::SandboxLost("its first process ended".into())
 }
 

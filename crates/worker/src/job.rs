@@ -10,26 +10,28 @@ use bellglass_protocol::event::{EventBody, JobError};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{JobSpec, Work};
 use bellglass_protocol::report::Start;
-use bellglass_protocol::step::{StepStatus, decode_base64};
-use bellglass_protocol::tool::{Encoding, ToolCall};
+use bellglass_protocol::step::StepStatus;
+use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::view::JobView;
 use bellglass_protocol::wire::Language;
 use bellglass_sandbox::client::GuestClient;
 use bellglass_sandbox::{Sandbox, SandboxName, SandboxOrder};
 use bellglass_store::{ClaimedJob, StoreError};
-use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::capture::Capture;
+use crate::checkpoints::Checkpoints;
 use crate::clock::Clock;
 use crate::control::DesktopControl;
 use crate::ending::{Ending, conclude, finish, remove_spools};
-use crate::hands::{HandsError, SandboxHands, describe, kept_by};
+use crate::hands::{HandsError, SandboxHands, describe, gone, kept_by};
 use crate::job_log::JobLog;
 use crate::mcp;
 use crate::outcome;
+use crate::past::Past;
 use crate::queue::Shared;
+use crate::resume::{self, prepare_workspace, record_loss};
 use crate::stop::{StopReason, StopSwitch};
 use crate::way_out::WayOut;
 use crate::world::JobWorld;
@@ -156,11 +158,7 @@ async fn open_sandbox(
             // What was done in it is gone, but its record stays, and nothing is done again.
             return Ok(Opened::Nothing(Ending::Stopped(reason)));
         }
-        log.append(vec![EventBody::SandboxLost { reason }]).await?;
-        // What was kept of its steps is void with them.
-        if let Err(error) = shared.artifacts.delete_job(log.job).await {
-            tracing::warn!(job = %log.job, %error, "could not delete the output of a lost sandbox");
-        }
+        record_loss(shared, log, spec, reason).await?;
     }
     if let Some(reason) = stop.reason() {
         return Ok(Opened::Nothing(Ending::Stopped(reason)));
@@ -280,15 +278,20 @@ async fn run_to_the_end(
     clock: &mut Clock,
     stop: &StopSwitch,
 ) -> Result<Ending, HandsError> {
-    if log.look(|view| view.steps.is_empty()) {
-        tokio::select! {
-            placed = place_files(spec, sandbox) => {
-                if let Err(error) = placed {
-                    return Ok(Ending::Broken(error));
-                }
+    let checkpoints =
+        Checkpoints::of_job(log, &shared.artifacts, shared.spools.clone(), &spec.limits).await;
+    let mut checkpoints = match checkpoints {
+        Ok(checkpoints) => checkpoints,
+        Err(error) => return Ok(Ending::Broken(resume::unreadable(&error))),
+    };
+    tokio::select! {
+        prepared = prepare_workspace(shared, log, spec, sandbox, &mut checkpoints) => {
+            if let Err(error) = prepared? {
+                return Ok(Ending::Broken(error));
             }
-            reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
         }
+        () = sandbox.gone() => return Err(gone()),
+        reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
     }
     let mut servers = Vec::new();
     let (mut mind, models): (Box<dyn Mind>, Line) = match &spec.work {
@@ -336,10 +339,12 @@ async fn run_to_the_end(
         spools: shared.spools.clone(),
         kept,
         already_started,
+        checkpoints,
     };
     let changes = shared.store.changes();
-    let mut world =
-        JobWorld::new(hands, control, changes, clock, servers, shared.embedder.as_ref());
+    let past = Past::of(&*shared.store, spec).await?;
+    let embedder = shared.embedder.as_ref();
+    let mut world = JobWorld::new(hands, past, control, changes, clock, servers, embedder);
     let driven = drive(&mut *mind, &models, &mut world).await;
     if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven) {
         world.keep_last_context(context).await?;
@@ -388,30 +393,4 @@ async fn open_task(
     let context_tokens = context_tokens.unwrap_or_default();
     let (servers, events) = mcp::connect(&shared.mcp, spec, guest).await?;
     Ok(OpenedTask { models, context_tokens, servers, events })
-}
-
-async fn place_files(spec: &JobSpec, sandbox: &Sandbox) -> Result<(), JobError> {
-    for file in &spec.files {
-        let content = match file.encoding {
-            Encoding::Text => Ok(file.content.clone().into_bytes()),
-            Encoding::Base64 => decode_base64(&file.content).map_err(|error| error.to_string()),
-        };
-        let placed = match content {
-            Ok(content) => {
-                let content = futures::stream::iter([Ok(Bytes::from(content))]);
-                let guest = sandbox.guest();
-                let placed = guest.write_file(&file.path, file.executable, content).await;
-                placed.map_err(|error| error.to_string())
-            }
-            Err(error) => Err(error),
-        };
-        placed.map_err(|error| JobError {
-            code: "file_not_placed".into(),
-            message: format!(
-                "the file `{}` could not be put into the workspace: {error}",
-                file.path
-            ),
-        })?;
-    }
-    Ok(())
 }

@@ -14,7 +14,7 @@ use crate::recording::Recording;
 pub(crate) struct JobLog {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) job: JobId,
-    generation: Generation,
+    pub(crate) generation: Generation,
     known: Arc<Mutex<Known>>,
 }
 

@@ -5,6 +5,7 @@
 
 mod attachments;
 mod capture;
+mod checkpoints;
 mod clock;
 mod connection_log;
 mod control;
@@ -19,9 +20,11 @@ mod mcp;
 mod memory;
 mod outcome;
 mod pack;
+mod past;
 mod pictures;
 mod queue;
 mod recording;
+mod resume;
 mod retention;
 mod spool;
 mod stop;

@@ -20,7 +20,8 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::mpsc;
 
 use self::allowance::Allowance;
-use self::archive::{Archive, Finished, printable};
+pub(crate) use self::archive::printable;
+use self::archive::{Archive, Finished};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PackError {

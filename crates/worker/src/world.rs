@@ -9,7 +9,8 @@ use bellglass_agent::context::Context;
 use bellglass_agent::mcp::Connected;
 use bellglass_agent::model::pictures::{LoadedPicture, Picture};
 use bellglass_agent::{JobTime, OtherResult, World};
-use bellglass_protocol::event::{Event, EventBody};
+use bellglass_protocol::event::{Event, EventBody, RestoreCause};
+use bellglass_protocol::id::JobId;
 use bellglass_protocol::step::StepOutcome;
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::MAX_ATTACHMENT;
@@ -23,8 +24,9 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::clock::Clock;
 use crate::control::{DesktopControl, needs_desktop};
-use crate::hands::{HandsError, SandboxHands};
+use crate::hands::{HandsError, SandboxHands, gone, may_change_files};
 use crate::memory::{self, Embedder};
+use crate::past::{Past, Placed};
 use crate::pictures;
 
 pub(crate) struct JobWorld<'a> {
@@ -32,8 +34,14 @@ pub(crate) struct JobWorld<'a> {
     control: &'a DesktopControl,
     changes: broadcast::Receiver<Change>,
     clock: &'a mut Clock,
-    /// Under which number each step's end stands in the log, as far as the mind has heard of it.
-    ends: BTreeMap<u32, u64>,
+    /// What the mind hears before the job's own log.
+    past: Past,
+    /// In which log and under which number each step's end stands, as far as the mind has heard.
+    ends: BTreeMap<u32, (JobId, u64)>,
+    /// The step to which somebody wants the workspace to go back.
+    restore_wanted: Option<u32>,
+    /// Somebody else than the mind used a tool that may have changed files.
+    touched: bool,
     /// MCP servers whose tools the model may use.
     servers: Vec<Connected>,
     embedder: Option<&'a Embedder>,
@@ -50,17 +58,19 @@ impl World for JobWorld<'_> {
     type Stop = HandsError;
 
     async fn events_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
-        let log = &self.hands.log;
-        let page = log.store.events_after(log.job, seq, PAGE).await?;
-        let events: Vec<Event> = page.into_iter().map(|sealed| sealed.event).collect();
-        for event in &events {
-            match &event.body {
-                EventBody::StepFinished { n, .. } => _ = self.ends.insert(*n, event.seq),
-                EventBody::SandboxLost { .. } => self.ends.clear(),
-                _ => {}
-            }
+        let page = self.page_after(seq).await?;
+        if !page.is_empty() {
+            return Ok(page);
         }
-        Ok(events)
+        // Nothing is under way now: the mind has heard all and has not decided yet.
+        let is_touched = std::mem::take(&mut self.touched);
+        let wanted = self.restore_wanted.take();
+        match wanted {
+            Some(step) => self.go_back(step).await?,
+            None if is_touched => self.keep_what_others_did().await?,
+            None => return Ok(page),
+        }
+        self.page_after(seq).await
     }
 
     async fn record(&mut self, bodies: Vec<EventBody>) -> Result<(), HandsError> {
@@ -78,7 +88,8 @@ impl World for JobWorld<'_> {
             let both = outcome.stdout + &outcome.stderr;
             return Ok(Some(if both.is_empty() { outcome.output } else { both }));
         }
-        let key = ArtifactKey::step_output(self.hands.log.job, n);
+        let job = self.ends.get(&n).map_or(self.hands.log.job, |(job, _)| *job);
+        let key = ArtifactKey::step_output(job, n);
         let disk = |error: &dyn std::fmt::Display| HandsError::Disk(error.to_string());
         let found = self.hands.artifacts.get(&key, Some(0..MOST_OUTPUT)).await;
         let mut body = found.map_err(|error| disk(&error))?;
@@ -90,9 +101,9 @@ impl World for JobWorld<'_> {
     }
 
     async fn picture(&mut self, picture: &Picture) -> Result<Option<LoadedPicture>, HandsError> {
-        let Some(key) = ArtifactKey::attachment_of(self.hands.log.job, &picture.artifact) else {
-            return Ok(None);
-        };
+        let mut jobs = self.past.jobs().chain([self.hands.log.job]);
+        let key = jobs.find_map(|job| ArtifactKey::attachment_of(job, &picture.artifact));
+        let Some(key) = key else { return Ok(None) };
         // Whatever is wrong with it, a picture is nothing that a job fails of.
         let read = self.hands.artifacts.read(&key, MAX_ATTACHMENT).await;
         Ok(match read {
@@ -142,6 +153,7 @@ impl World for JobWorld<'_> {
             self.clock.stand_still();
         }
         let job = self.hands.log.job;
+        let after = after.saturating_sub(self.past.events());
         let news = async {
             loop {
                 match self.changes.recv().await {
@@ -180,13 +192,71 @@ impl World for JobWorld<'_> {
 impl<'a> JobWorld<'a> {
     pub(crate) fn new(
         hands: SandboxHands<'a>,
+        past: Past,
         control: &'a DesktopControl,
         changes: broadcast::Receiver<Change>,
         clock: &'a mut Clock,
         servers: Vec<Connected>,
         embedder: Option<&'a Embedder>,
     ) -> Self {
-        Self { hands, control, changes, clock, ends: BTreeMap::new(), servers, embedder }
+        let (ends, restore_wanted, touched) = (BTreeMap::new(), None, false);
+        Self {
+            hands,
+            control,
+            changes,
+            clock,
+            past,
+            ends,
+            restore_wanted,
+            touched,
+            servers,
+            embedder,
+        }
+    }
+
+    async fn page_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
+        let log = &self.hands.log;
+        let page = self.past.events_after(&*log.store, log.job, seq, PAGE).await?;
+        for Placed { event, job, seq } in &page {
+            match &event.body {
+                EventBody::StepFinished { n, .. } => _ = self.ends.insert(*n, (*job, *seq)),
+                EventBody::SandboxLost { kept: None, .. } => self.ends.clear(),
+                EventBody::SandboxLost { kept: Some(kept), .. } => {
+                    self.ends.retain(|n, _| n <= kept);
+                }
+                EventBody::RestoreRequested { step, .. } if *job == log.job => {
+                    self.restore_wanted = Some(*step);
+                }
+                EventBody::ToolUsed { call, .. } => self.touched |= may_change_files(call),
+                EventBody::WorkspaceRestored { why: RestoreCause::Request, .. }
+                | EventBody::RestoreFailed { .. } => self.restore_wanted = None,
+                _ => {}
+            }
+        }
+        Ok(page.into_iter().map(|placed| placed.event).collect())
+    }
+
+    /// Keeps the workspace as somebody else left it after the newest step.
+    async fn keep_what_others_did(&mut self) -> Result<(), HandsError> {
+        let step = self.hands.log.look(|view| view.steps.last().map_or(0, |step| step.n));
+        let event = self.hands.checkpoint(step).await?;
+        Ok(self.hands.log.append(event.into_iter().collect()).await?)
+    }
+
+    /// Makes the workspace again what it was after a step.
+    async fn go_back(&mut self, step: u32) -> Result<(), HandsError> {
+        let hands = &mut self.hands;
+        let event = match hands.log.look(|view| view.kept.after(step)) {
+            Ok(to) => {
+                let guest = hands.sandbox.guest();
+                tokio::select! {
+                    done = hands.checkpoints.go_back(guest, step, to) => done?,
+                    () = hands.sandbox.gone() => return Err(gone()),
+                }
+            }
+            Err(not_kept) => EventBody::RestoreFailed { step, reason: not_kept.to_string() },
+        };
+        Ok(hands.log.append(vec![event]).await?)
     }
 
     /// While a person works with the desktop, the job does not, and its time stands still.
@@ -206,9 +276,8 @@ impl<'a> JobWorld<'a> {
 
     /// How a step ended. Read from the log, since nobody else holds the texts of steps.
     async fn outcome(&self, n: u32) -> Result<Option<StepOutcome>, HandsError> {
-        let Some(seq) = self.ends.get(&n) else { return Ok(None) };
-        let log = &self.hands.log;
-        let page = log.store.events_after(log.job, seq - 1, 1).await?;
+        let Some((job, seq)) = self.ends.get(&n) else { return Ok(None) };
+        let page = self.hands.log.store.events_after(*job, seq - 1, 1).await?;
         Ok(page.into_iter().find_map(|sealed| match sealed.event.body {
             EventBody::StepFinished { outcome, .. } => Some(*outcome),
             _ => None,

@@ -186,3 +186,8 @@ export async function readAttachment(id: string, n: number, k: number, signal: A
 export function outputAddress(id: string, n: number): string {
   return `/jobs/${encodeURIComponent(id)}/steps/${n}/output`;
 }
+
+/** What a step did to the workspace, as a unified diff. */
+export async function readDiff(id: string, n: number): Promise<string> {
+  return (await raw(`/jobs/${encodeURIComponent(id)}/steps/${n}/diff`)).text();
+}

@@ -4,6 +4,7 @@
 import type {
   AnyCall,
   Approval,
+  Changes,
   Connection,
   Decision,
   JobError,
@@ -14,6 +15,7 @@ import type {
   ModelAnswer,
   NetworkPolicy,
   PlanStep,
+  RestoreCause,
   ResultSummary,
   SandboxReport,
   StepOutcome,
@@ -28,6 +30,8 @@ export interface Step {
   /** Pieces of output in the order in which they came, while it runs. */
   pieces: Piece[];
   outcome: StepOutcome | undefined;
+  /** What it did to the workspace, once that is kept. */
+  changes: Changes | undefined;
 }
 
 export interface Piece {
@@ -40,7 +44,9 @@ export type Moment = { seq: number; at: string; void: boolean } & (
   | { kind: "scheduled" }
   | { kind: "claimed"; generation: number }
   | { kind: "ready"; report: SandboxReport }
-  | { kind: "lost"; reason: string }
+  | { kind: "lost"; reason: string; kept: number | undefined }
+  | { kind: "restored"; step: number; why: RestoreCause }
+  | { kind: "unkept"; step: number; reason: string }
   | { kind: "step"; step: Step }
   | { kind: "refused"; connection: Connection; count: number }
   | { kind: "network"; network: NetworkPolicy; by: string }
@@ -162,6 +168,16 @@ export function apply(view: JobView, event: JobEvent): void {
       view.moments.push({ ...base, kind: "ready", report: event.report });
       return;
     case "sandbox.lost":
+      if (event.kept != null) {
+        // What was done up to this step counts on, because its files are kept.
+        const kept = event.kept;
+        for (const moment of view.moments) if (moment.kind === "step" && moment.step.n > kept) moment.void = true;
+        view.stepsDone = Math.min(view.stepsDone, kept);
+        view.failedSteps = view.failedSteps.filter((n) => n <= kept);
+        view.report = undefined;
+        view.moments.push({ ...base, kind: "lost", reason: event.reason, kept });
+        return;
+      }
       // The next sandbox starts empty, so what was done in the old one is void.
       for (const moment of view.moments) if (["step", "said", "plan"].includes(moment.kind)) moment.void = true;
       view.stepsDone = 0;
@@ -171,7 +187,18 @@ export function apply(view: JobView, event: JobEvent): void {
       view.approvals = [];
       view.desktopTaken = false;
       view.question = undefined;
-      view.moments.push({ ...base, kind: "lost", reason: event.reason });
+      view.moments.push({ ...base, kind: "lost", reason: event.reason, kept: undefined });
+      return;
+    case "checkpoint.stored": {
+      const step = findStep(view, event.step);
+      if (step) step.changes = { added: event.added, changed: event.changed, deleted: event.deleted };
+      return;
+    }
+    case "checkpoint.skipped":
+      view.moments.push({ ...base, kind: "unkept", step: event.step, reason: event.reason });
+      return;
+    case "workspace.restored":
+      view.moments.push({ ...base, kind: "restored", step: event.step, why: event.why });
       return;
     case "step.started":
       startStep(view, event.n, event.call as AnyCall, base);
@@ -308,7 +335,7 @@ function addUsage(view: JobView, usage: { input?: number; output?: number }, cos
 type Base = { seq: number; at: string; void: boolean };
 
 function startStep(view: JobView, n: number, call: AnyCall, base: Base): void {
-  const step: Step = { n, call, status: "running", startedAt: base.at, pieces: [], outcome: undefined };
+  const step: Step = { n, call, status: "running", startedAt: base.at, pieces: [], outcome: undefined, changes: undefined };
   const moment: Moment = { ...base, kind: "step", step };
   // The same step is started again by a worker that took the job over: it stays in its place.
   const known = view.moments.findIndex(

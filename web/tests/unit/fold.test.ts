@@ -48,6 +48,18 @@ test("what was done in a lost sandbox is void but still seen", () => {
   expect(view.moments.filter((moment) => moment.kind === "step").map((moment) => moment.void)).toEqual([true, false]);
 });
 
+test("what is kept of a lost sandbox counts on", () => {
+  const stored = { type: "checkpoint.stored", step: 1, checkpoint: 1, added: 2, changed: 0, deleted: 0, bytes: 9, took_us: 1 };
+  const view = fold(
+    started(1), finished(1), stored, started(2), finished(2, "interrupted"), started(3),
+    { type: "sandbox.lost", reason: "gone", kept: 2 }, { type: "workspace.restored", step: 1, why: "sandbox_lost", entries: 2 },
+  );
+  expect(view).toMatchObject({ stepsDone: 2, failedSteps: [2] });
+  expect(view.moments.filter((moment) => moment.kind === "step").map((moment) => moment.void)).toEqual([false, false, true]);
+  expect(findStep(view, 1)?.changes).toEqual({ added: 2, changed: 0, deleted: 0 });
+  expect(kinds(view).slice(-2)).toEqual(["lost", "restored"]);
+});
+
 test("connections are added up by place and verdict; only a first refusal is part of the story", () => {
   const to = (host: string, verdict: string) => ({ type: "network.connection", host, port: 443, verdict, bytes_in: 5, bytes_out: 2, count: 3 });
   const view = fold(to("a", "allowed"), to("a", "allowed"), to("b", "refused_by_policy"), to("b", "refused_by_policy"));

@@ -300,16 +300,27 @@ impl Mind for TaskMind {
                 self.state.conversation = event.job.to_string().into();
                 self.approve.clone_from(&spec.approve);
                 self.project.clone_from(&spec.project);
+                if let Some(fork) = spec.fork.filter(|fork| fork.heard.is_some()) {
+                    // All before this was another job; its budget and its pauses are not ours.
+                    self.spent = Spent::default();
+                    self.state.go_on_elsewhere(seq, &prompt::forked(spec, fork.step));
+                } else {
+                    self.state.context.add_note(seq, &prompt::first_message(spec));
+                }
                 if spec.plan == PlanMode::Review {
                     self.state.review = Review::Wanted;
                 }
                 self.state.screen = spec.desktop.unwrap_or_default();
-                self.state.context.add_note(seq, &prompt::first_message(spec));
             }
             EventBody::SandboxReady { .. } => {
                 self.spent.since.get_or_insert(event.at);
             }
-            EventBody::SandboxLost { .. } => self.state.begin_again(),
+            EventBody::SandboxLost { kept: None, .. } => self.state.begin_again(),
+            EventBody::WorkspaceRestored { why, step, .. } => {
+                if let Some(words) = prompt::restored(*why, *step) {
+                    self.state.note(seq, words);
+                }
+            }
             EventBody::StepStarted { n, .. } => {
                 self.spent.steps += u32::from(*n > self.state.last_step);
                 self.state.last_step = *n;
@@ -404,6 +415,11 @@ impl Mind for TaskMind {
                 });
             }
             EventBody::Claimed { .. }
+            | EventBody::SandboxLost { kept: Some(_), .. }
+            | EventBody::CheckpointStored { .. }
+            | EventBody::CheckpointSkipped { .. }
+            | EventBody::RestoreRequested { .. }
+            | EventBody::RestoreFailed { .. }
             | EventBody::Released { .. }
             | EventBody::StepOutput { .. }
             | EventBody::ModelSaid { .. }

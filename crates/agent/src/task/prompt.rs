@@ -1,5 +1,6 @@
 //! What a model is told before it begins: how to work, and the task with its circumstances.
 
+use bellglass_protocol::event::RestoreCause;
 use bellglass_protocol::job::{JobSpec, PlanMode, Work};
 
 use crate::context::Context;
@@ -75,6 +76,43 @@ pub(super) fn first_message(spec: &JobSpec) -> String {
     }
     format!("{task}\n\n<circumstances>\n{}\n</circumstances>", facts.join("\n"))
 }
+
+/// What a model is told that goes on from the middle of another job's conversation.
+pub(super) fn forked(spec: &JobSpec, step: u32) -> String {
+    let words = match &spec.work {
+        Work::Task(words) => words.as_str(),
+        Work::Steps(_) | Work::Session(_) => "",
+    };
+    let state = match step {
+        0 => "as they were at the start".to_owned(),
+        step => format!("as they were after step {step}"),
+    };
+    format!(
+        "[The work goes on from here in a new sandbox. The files in /workspace are {state}. \
+         {GONE}]\n[Message from the user]\n{words}\n\n<circumstances>\nNetwork: {}.\n\
+         </circumstances>",
+        spec.network
+    )
+}
+
+/// What a model is told when its workspace was restored, unless it is told otherwise.
+pub(super) fn restored(why: RestoreCause, step: u32) -> Option<String> {
+    Some(match why {
+        RestoreCause::Fork => return None,
+        RestoreCause::SandboxLost => format!(
+            "[The sandbox was lost and a new one took its place. The files in /workspace are as they \
+             were after step {step}. {GONE} A step that was interrupted is marked so: look how far \
+             things are before you go on.]"
+        ),
+        RestoreCause::Request => format!(
+            "[Message from the user]\nI have put the files in /workspace back to what they were \
+             after step {step}. What was changed since then is undone; programs that run go on."
+        ),
+    })
+}
+
+const GONE: &str = "Nothing else is left of the old one: no running programs, terminals, variables of \
+                    Python or TypeScript, browser pages, nor anything outside of /workspace.";
 
 /// What the task is about, to look for memories by.
 pub(super) fn task_of(context: &Context) -> String {

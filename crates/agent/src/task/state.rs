@@ -114,6 +114,23 @@ impl State {
         *self = Self { paused, conversation, screen, context, review, ..Self::default() };
     }
 
+    /// The task goes on in another job: what was under way there has no result here.
+    pub(super) fn go_on_elsewhere(&mut self, seq: u64, words: &str) {
+        let unmade = "not done: the conversation was taken up again at a point before this call";
+        for call in std::mem::take(&mut self.pending) {
+            self.context.add_result(Entry::new(seq, &call.id, unmade, true, None));
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let (conversation, context) =
+            (self.conversation.clone(), std::mem::take(&mut self.context));
+        let (last_step, remembered) = (self.last_step, self.remembered);
+        *self = Self { conversation, context, last_step, remembered, ..Self::default() };
+        for (seq, text) in waiting {
+            self.context.add_note(seq, &text);
+        }
+        self.context.add_note(seq, words);
+    }
+
     pub(super) fn take_step(&mut self, seq: u64, n: u32, outcome: &StepOutcome) {
         let Some(call) = self.pending.pop_front() else { return };
         let failed = outcome.status.is_failure();
@@ -173,8 +190,13 @@ impl State {
 
     /// Takes in what the user says, or lets it wait until no call is without a result.
     pub(super) fn hear(&mut self, seq: u64, text: String) {
+        self.note(seq, format!("[Message from the user]\n{text}"));
+    }
+
+    /// The same for what nobody says.
+    pub(super) fn note(&mut self, seq: u64, text: String) {
         if self.pending.is_empty() {
-            self.add_message(seq, &text);
+            self.add_note(seq, &text);
         } else {
             self.waiting.push((seq, text));
         }
@@ -213,8 +235,8 @@ impl State {
         }
     }
 
-    pub(super) fn add_message(&mut self, seq: u64, text: &str) {
-        self.context.add_note(seq, &format!("[Message from the user]\n{text}"));
+    fn add_note(&mut self, seq: u64, text: &str) {
+        self.context.add_note(seq, text);
         // Whoever is spoken to need not be reminded to go on.
         self.talked = None;
     }
@@ -235,7 +257,7 @@ impl State {
             }),
         }
         for (seq, text) in std::mem::take(&mut self.waiting) {
-            self.add_message(seq, &text);
+            self.add_note(seq, &text);
         }
     }
 }

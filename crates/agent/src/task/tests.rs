@@ -131,6 +131,7 @@ fn spec() -> JobSpec {
         mcp: Default::default(),
         approve: Vec::new(),
         project: None,
+        fork: None,
         owner: None,
     }
 }
@@ -227,7 +228,7 @@ fn a_lost_sandbox_begins_the_task_again_but_not_its_budget() {
     let mut job = Job::new(1_000_000, Budget { usd: Some(0.5), ..Budget::default() });
     job.answer(&[shell("a")]);
     job.go("ok");
-    job.hear(EventBody::SandboxLost { reason: "gone".into() });
+    job.hear(EventBody::SandboxLost { reason: "gone".into(), kept: None });
     let Effect::Ask(request) = job.next() else { panic!() };
     assert_eq!(request.messages.len(), 1);
     job.answer(&[shell("a")]);

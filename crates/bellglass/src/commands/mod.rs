@@ -18,6 +18,7 @@ mod run;
 mod serve;
 mod share;
 mod submit;
+mod time_travel;
 mod token;
 mod verify;
 mod work;
@@ -75,6 +76,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
             Ok(Exit::Success)
         }
         Command::Network(network) => network::change(&network, format).await,
+        Command::Diff(diff) => time_travel::diff(&diff, format).await,
+        Command::Fork(fork) => time_travel::fork(&fork, format).await,
+        Command::Restore(restore) => time_travel::restore(&restore, format).await,
         Command::Download(download) => download::download(&download, format).await,
         Command::Jobs(jobs) => jobs::list(&jobs, format).await,
         Command::Approve(approve) => approve::approve(&approve, format).await,

@@ -154,23 +154,6 @@ async fn every_accepted_job_survives_a_crash_under_load() {
     assert_eq!(host::children_of(server.pid()), Vec::<i32>::new());
 }
 
-#[tokio::test]
-async fn a_job_starts_again_when_server_and_sandbox_are_both_gone() {
-    let mut server = TestServer::start();
-    let job = server.submit(&counting_job()).await;
-    server.wait_for_step(&job, "step.finished", 9).await;
-    let guest = server.guest_pid(&job);
-    server.kill();
-    host::kill_and_wait(guest);
-    server.start_again();
-    let ended = server.wait_for_end(&job).await;
-    assert_counted(&server, &ended).await;
-    let kinds = verified_kinds(&server, &job).await;
-    assert_eq!(kinds.iter().filter(|kind| **kind == "sandbox.lost").count(), 1);
-    assert_eq!(kinds.iter().filter(|kind| **kind == "sandbox.ready").count(), 2);
-    assert_nothing_is_left(&server, &job);
-}
-
 /// As it would be with a job that takes its server down each time.
 #[tokio::test]
 async fn a_job_that_never_gets_any_further_is_given_up() {

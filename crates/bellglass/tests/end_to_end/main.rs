@@ -7,6 +7,7 @@ mod approvals;
 mod bad_input;
 mod browsing;
 mod cancelling;
+mod checkpoints;
 mod cleanup;
 mod client_commands;
 mod commands;
@@ -46,6 +47,7 @@ mod support;
 mod sweeping;
 mod tasks;
 mod terminals;
+mod time_travel;
 mod tools;
 
 /// Sandboxes that no job has asked for would be in the way of tests that count.

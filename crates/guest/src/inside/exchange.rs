@@ -16,6 +16,7 @@ use tokio_util::codec::Framed;
 use super::Guest;
 use super::calls::{Admission, Call};
 use super::failure::failure;
+use super::files::checkpoint::Wanted;
 use super::follow::follow;
 use super::{desktop, kernel, ports, service, terminal, tools, transfer, tunnel};
 
@@ -90,6 +91,10 @@ pub(super) async fn serve(guest: &Arc<Guest>, stream: MuxStream) -> Result<(), W
         Request::DeleteFile { path } => transfer::delete_file(guest, wire, path).await,
         Request::ListFolder { path } => transfer::list_folder(guest, wire, path).await,
         Request::Pack => transfer::pack(guest, wire).await,
+        Request::Checkpoint { since, number, most_bytes } => {
+            transfer::checkpoint(guest, wire, Wanted { since, number, most_bytes }).await
+        }
+        Request::Restore { number } => transfer::restore(guest, wire, number).await,
         Request::StartService { command, environment } => {
             service::run(guest, wire, command, environment).await
         }

@@ -60,6 +60,7 @@ use browser::Browsers;
 use calls::Calls;
 use confine::Confinement;
 use desktop::Desktop;
+use files::checkpoint::Checkpoints;
 use jupyter::Jupyter;
 use kernel::Kernels;
 use probe::Look;
@@ -91,6 +92,7 @@ struct Guest {
     jupyter: Jupyter,
     desktop: Desktop,
     browsers: Browsers,
+    checkpoints: Checkpoints,
     tunnels: Tunnels,
 }
 
@@ -235,6 +237,7 @@ async fn serve_job(
         jupyter: Jupyter::default(),
         desktop: Desktop::default(),
         browsers: Browsers::default(),
+        checkpoints: Checkpoints::default(),
         tunnels: Tunnels::default(),
     });
     loop {

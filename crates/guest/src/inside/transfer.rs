@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use bellglass_protocol::checkpoint::{Change, CheckpointNumber};
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::wire::{DATA_CHUNK, Frame, Receipt, Reply, WireError};
 use bytes::Bytes;
@@ -12,13 +13,14 @@ use tokio::sync::mpsc;
 use super::Guest;
 use super::exchange::{Wire, answer, ok_or};
 use super::failure::{failure, path_io_failure};
+use super::files::checkpoint::Wanted;
 use super::files::delete::delete;
 use super::files::pack::Packing;
 use super::files::replace::Replacement;
+use super::files::restore::{Piece, Restoration};
 use super::files::send::{list_entries, send_file};
 use super::follow::receipt;
 use super::kill::kill_all_tools;
-use super::workspace::Workspace;
 
 /// Frames between the thread that reads and the wire: enough that neither waits for the other.
 const FRAMES_AHEAD: usize = 16;
@@ -48,7 +50,7 @@ pub(super) async fn read_file(
     wire: Wire,
     path: String,
 ) -> Result<(), WireError> {
-    send_frames(guest, wire, move |workspace, frames| send_file(workspace, &path, frames)).await
+    send_frames(guest, wire, move |guest, frames| send_file(&guest.workspace, &path, frames)).await
 }
 
 /// Sends what is in memory as a file is sent.
@@ -66,26 +68,76 @@ pub(super) async fn list_folder(
     wire: Wire,
     path: String,
 ) -> Result<(), WireError> {
-    send_frames(guest, wire, move |workspace, frames| list_entries(workspace, &path, frames)).await
+    send_frames(guest, wire, move |guest, frames| list_entries(&guest.workspace, &path, frames))
+        .await
 }
 
 pub(super) async fn pack(guest: &Arc<Guest>, wire: Wire) -> Result<(), WireError> {
-    send_frames(guest, wire, |workspace, frames| {
+    send_frames(guest, wire, |guest, frames| {
         // The job is over. What still runs would change files while they are sent.
         kill_all_tools();
-        Packing::new(frames).whole(workspace)
+        Packing::new(frames).whole(&guest.workspace)
     })
     .await
+}
+
+pub(super) async fn checkpoint(
+    guest: &Arc<Guest>,
+    wire: Wire,
+    wanted: Wanted,
+) -> Result<(), WireError> {
+    send_frames(guest, wire, move |guest, frames| {
+        guest.checkpoints.send(&guest.workspace, wanted, frames)
+    })
+    .await
+}
+
+pub(super) async fn restore(
+    guest: &Arc<Guest>,
+    mut wire: Wire,
+    number: CheckpointNumber,
+) -> Result<(), WireError> {
+    let (sender, mut pieces) = mpsc::channel::<Piece>(FRAMES_AHEAD);
+    let (whole_sender, whole) = tokio::sync::oneshot::channel::<()>();
+    let guest = guest.clone();
+    let making = tokio::spawn(in_thread(move || {
+        let mut restoration = Restoration::begin(&guest.workspace)?;
+        while let Some(piece) = pieces.blocking_recv() {
+            restoration.take(piece)?;
+        }
+        whole.blocking_recv().map_err(|_| failure("ended_early", "the data did not come whole"))?;
+        restoration.finish(&guest.checkpoints, number)
+    }));
+    loop {
+        let piece = match wire.next().await {
+            Some(Ok(Frame::Data(piece))) => Piece::Data(piece),
+            Some(Ok(frame)) => match change(&frame) {
+                Some(change) => Piece::Change(change),
+                None => match receipt(&frame)? {
+                    Receipt::EndOfData => break,
+                    Receipt::Received { .. } | Receipt::Resized { .. } => continue,
+                },
+            },
+            Some(Err(error)) => return Err(error),
+            None => return Err(WireError::EndedEarly),
+        };
+        // Whoever failed no longer takes anything; the reason comes below.
+        drop(sender.send(piece).await);
+    }
+    let _ = whole_sender.send(());
+    drop(sender);
+    let done = making.await.unwrap_or_else(|_| Err(broken()));
+    answer(wire, ok_or(done)).await
 }
 
 async fn send_frames(
     guest: &Arc<Guest>,
     mut wire: Wire,
-    make: impl FnOnce(&Workspace, &Frames) -> Result<(), Unwanted> + Send + 'static,
+    make: impl FnOnce(&Guest, &Frames) -> Result<(), Unwanted> + Send + 'static,
 ) -> Result<(), WireError> {
     let (sender, mut frames) = mpsc::channel(FRAMES_AHEAD);
     let guest = guest.clone();
-    tokio::task::spawn_blocking(move || drop(make(&guest.workspace, &Frames(sender))));
+    tokio::task::spawn_blocking(move || drop(make(&guest, &Frames(sender))));
     while let Some(frame) = frames.recv().await {
         wire.feed(frame).await?;
         // Many small frames go out together; the last one never waits.
@@ -140,6 +192,13 @@ pub(super) async fn write_file(
     drop(sender);
     let done = writing.await.unwrap_or_else(|_| Err(broken()));
     answer(wire, ok_or(done)).await
+}
+
+fn change(frame: &Frame) -> Option<Change> {
+    match frame {
+        Frame::Message(text) => serde_json::from_slice(text).ok(),
+        Frame::Data(_) | Frame::Output(..) => None,
+    }
 }
 
 async fn in_thread(

@@ -82,6 +82,10 @@ pub(crate) async fn behave(request: Request, mut exchange: Exchange) {
     let reply = match request {
         Request::Call { .. } => Reply::Done { result: success() },
         Request::Pack | Request::ListFolder { .. } => Reply::End,
+        Request::Checkpoint { .. } => {
+            let _ = say(&mut exchange, &Reply::Changes { since: None }).await;
+            Reply::End
+        }
         _ => Reply::Ok,
     };
     let _ = say(&mut exchange, &reply).await;

@@ -3,10 +3,12 @@
 pub(crate) mod apps;
 pub(crate) mod cancel;
 pub(crate) mod changes;
+pub(crate) mod checkpoints;
 pub(crate) mod context;
 pub(crate) mod desktop;
 pub(crate) mod events;
 pub(crate) mod files;
+pub(crate) mod forks;
 pub(crate) mod jobs;
 pub(crate) mod mcp;
 pub(crate) mod memories;

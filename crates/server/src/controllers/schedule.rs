@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::job::DESKTOP_IMAGE;
+use bellglass_protocol::job::{DESKTOP_IMAGE, JobSpec};
 use bellglass_protocol::request::{JobRequest, RequestError};
 use bellglass_protocol::view::JobStatus;
 use serde::Serialize;
@@ -64,7 +64,17 @@ pub(crate) async fn schedule(
     } else {
         JobRequest::from_json(&body)
     };
-    let mut spec = request.and_then(|request| request.into_spec(&app.offer)).map_err(shortened)?;
+    let spec = request.and_then(|request| request.into_spec(&app.offer)).map_err(shortened)?;
+    accept(&server, &caller, spec).await
+}
+
+/// Schedules a job that was checked, if this host can run it.
+pub(super) async fn accept(
+    server: &SharedServer,
+    caller: &Caller,
+    mut spec: JobSpec,
+) -> Result<Response, ApiError> {
+    let app = &server.app;
     if let Some(why) = app.isolation.lacks(spec.isolation).await {
         return Err(RequestError::NotAvailable { field: "isolation", why }.into());
     }
@@ -72,7 +82,7 @@ pub(crate) async fn schedule(
         return Err(ApiError::ImageNotFound(spec.image));
     }
     spec.owner = caller.owner();
-    let turn = server.meter.job(app.store.as_ref(), &caller).await?;
+    let turn = server.meter.job(app.store.as_ref(), caller).await?;
     let port = match &server.vnc {
         Some(vnc) if spec.desktop.is_some() || spec.image == DESKTOP_IMAGE => vnc.reserve().await,
         _ => None,
@@ -80,7 +90,7 @@ pub(crate) async fn schedule(
     let job = app.store.schedule(spec).await?;
     drop(turn);
     if let Some(port) = port {
-        vnc::serve(&server, job, port);
+        vnc::serve(server, job, port);
     }
     server.metrics.jobs_scheduled.increment(1);
     let answer = Scheduled {
@@ -88,7 +98,7 @@ pub(crate) async fn schedule(
         task_id: job,
         status: JobStatus::Scheduled,
         download_url: links::download_url(job),
-        links: Links::of(&server, job),
+        links: Links::of(server, job),
     };
     let location = [(header::LOCATION, links::job_url(job))];
     Ok((StatusCode::ACCEPTED, location, axum::Json(answer)).into_response())

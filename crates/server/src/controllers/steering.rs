@@ -170,7 +170,7 @@ pub(crate) async fn decide(
 
 const LONGEST: usize = 256 << 10;
 
-async fn steer(
+pub(super) async fn steer(
     server: &SharedServer,
     caller: &Caller,
     job: JobId,

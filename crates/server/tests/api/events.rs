@@ -11,7 +11,7 @@ use crate::document;
 use crate::harness::{HELLO, Harness};
 
 fn note(n: u32) -> EventBody {
-    EventBody::SandboxLost { reason: format!("note {n}") }
+    EventBody::SandboxLost { reason: format!("note {n}"), kept: None }
 }
 
 /// The numbers and lines of the events in an answer.

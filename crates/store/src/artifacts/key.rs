@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bellglass_protocol::checkpoint::CheckpointNumber;
 use bellglass_protocol::id::JobId;
 use object_store::path::Path;
 
@@ -25,6 +26,11 @@ impl ArtifactKey {
     /// Something beside text that the job's `n`th step gave, counted from 1.
     pub fn step_attachment(job: JobId, n: u32, number: u32) -> Self {
         Self(folder_of(job).join("steps").join(format!("{n}-{number}")))
+    }
+
+    /// A checkpoint of the workspace: bytes of files, and what is to be known about them.
+    pub fn checkpoint(job: JobId, number: CheckpointNumber) -> Self {
+        Self(folder_of(job).join("checkpoints").join(format!("{:016x}", number.0)))
     }
 
     /// The attachment of a step that an event names. Nothing if the name is no such one: what stands

@@ -138,6 +138,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            fork: None,
             owner: None,
         };
         let (row, scheduled) = IndexRow::accept(spec, now());

@@ -295,6 +295,7 @@ mod tests {
             mcp: Default::default(),
             approve: Vec::new(),
             project: None,
+            fork: None,
             owner: None,
         }
     }

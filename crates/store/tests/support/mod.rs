@@ -34,6 +34,7 @@ pub(crate) fn steps_job(command: &str) -> JobSpec {
         mcp: Default::default(),
         approve: Vec::new(),
         project: None,
+        fork: None,
         owner: None,
     }
 }

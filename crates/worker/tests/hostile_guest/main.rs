@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_agent::model::catalogue::{Catalogue, CatalogueSettings};
+use bellglass_protocol::checkpoint::{Change, CheckpointNumber, What, WorkspacePath};
+use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::WorkerId;
 use bellglass_protocol::job::{IsolationLevel, JobSpec, Limits};
 use bellglass_protocol::model_offer::ModelOffer;
@@ -70,9 +72,13 @@ fn spec(limits: serde_json::Value) -> JobSpec {
     JobRequest::from_json(job.to_string().as_bytes()).unwrap().into_spec(&offer).unwrap()
 }
 
-/// Runs one job with such a guest and then one with a guest that behaves. Returns the first, once
-/// the second has come to its good end.
 async fn job_with(hostile: Guest, limits: serde_json::Value) -> JobView {
+    job_and_skipped(hostile, limits).await.0
+}
+
+/// Runs one job with such a guest and then one with a guest that behaves. Returns the first, once
+/// the second has come to its good end, and why it has no checkpoint.
+async fn job_and_skipped(hostile: Guest, limits: serde_json::Value) -> (JobView, String) {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(SqliteStore::open(&folder.path().join("jobs.db")).await.unwrap());
     let artifacts = Arc::new(Artifacts::local(&folder.path().join("artifacts")).unwrap());
@@ -105,7 +111,12 @@ async fn job_with(hostile: Guest, limits: serde_json::Value) -> JobView {
     assert_eq!(store.job(second).await.unwrap().status, JobStatus::Completed);
     shutdown.cancel();
     working.await.unwrap().unwrap();
-    store.job(first).await.unwrap()
+    let events = store.events_after(first, 0, 1000).await.unwrap();
+    let skipped = events.into_iter().find_map(|sealed| match sealed.event.body {
+        EventBody::CheckpointSkipped { reason, .. } => Some(reason),
+        _ => None,
+    });
+    (store.job(first).await.unwrap(), skipped.unwrap_or_default())
 }
 
 fn assert_failed(job: &JobView, code: &str, message: &str) {
@@ -290,4 +301,118 @@ async fn a_job_whose_guest_breaks_off_while_packing() {
     });
     let job = job_with(breaking, serde_json::json!({})).await;
     assert_failed(&job, "result_not_stored", "the workspace could not be read");
+}
+
+/// Checkpoints: a guest that says this has changed after the step.
+fn changing(frames: impl Fn() -> Vec<Frame> + Send + Sync + Clone + 'static) -> Guest {
+    greeting(move |request, mut exchange: Exchange| {
+        let frames = frames.clone();
+        async move {
+            match request {
+                Request::Checkpoint { .. } => {
+                    for frame in frames() {
+                        let _ = exchange.send(frame).await;
+                    }
+                }
+                request => behave(request, exchange).await,
+            }
+        }
+    })
+}
+
+fn since(number: Option<u64>) -> Frame {
+    Frame::message(&Reply::Changes { since: number.map(CheckpointNumber) })
+}
+
+fn file(path: &str, bytes: u64) -> Frame {
+    let path = WorkspacePath::new(path.into()).unwrap();
+    let what = What::File { mode: u32::MAX, bytes, modified: i64::MIN };
+    Frame::message(&Reply::Change { change: Change { path, what } })
+}
+
+fn data(bytes: &'static [u8]) -> Frame {
+    Frame::Data(Bytes::from_static(bytes))
+}
+
+fn file_end() -> Frame {
+    Frame::message(&Reply::EntryEnd { error: None })
+}
+
+#[tokio::test]
+async fn a_job_whose_changes_make_no_sense() {
+    type Frames = fn() -> Vec<Frame>;
+    let end = || Frame::message(&Reply::End);
+    let cases: [(Frames, &str); 10] = [
+        (|| vec![file("a", 1)], "did not say"),
+        (|| vec![since(Some(77))], "another checkpoint"),
+        (|| vec![since(None), since(None)], "began twice"),
+        (|| vec![since(None), data(b"x")], "without a file"),
+        (|| vec![since(None), file_end()], "had not begun"),
+        (|| vec![since(None), file("a", 5), data(b"123456")], "more bytes than it said"),
+        (|| vec![since(None), file("a", 5), data(b"123"), file_end()], "another size"),
+        (|| vec![since(None), file("a", 5), file("b", 5)], "had no end"),
+        (|| vec![since(None), file("a", 5), data(b"12345")], "ended within"),
+        (|| vec![since(None), file("a/b", 1), data(b"1"), file_end()], "where no folder is"),
+    ];
+    for (frames, reason) in cases {
+        let lying = changing(move || frames().into_iter().chain([end()]).collect());
+        let (job, skipped) = job_and_skipped(lying, serde_json::json!({})).await;
+        assert_eq!(job.status, JobStatus::Completed, "{reason}: {:?}", job.error);
+        assert_eq!((job.kept.newest(), job.kept.unkept_since()), (None, Some(1)), "{reason}");
+        assert!(skipped.contains(reason), "{skipped}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_whose_changes_lead_out_of_the_workspace() {
+    for path in ["../x", "/etc/passwd", "a/../../x", "", "a\\x00b"] {
+        let text = format!(
+            "{{\"reply\":\"change\",\"change\":{{\"path\":\"{path}\",\"what\":{{\"kind\":\"folder\",\"mode\":0}}}}}}"
+        );
+        let leading_out =
+            changing(move || vec![since(None), Frame::Message(text.clone().into_bytes().into())]);
+        let job = job_with(leading_out, serde_json::json!({})).await;
+        assert_failed(&job, "sandbox_lost", "cannot be read");
+        assert_eq!(job.kept.newest(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_job_whose_changes_have_no_end() {
+    let pieces: [fn(u64) -> Frame; 4] = [
+        |_| Frame::Data(Bytes::from(vec![0; DATA_CHUNK])),
+        |_| Frame::Data(Bytes::new()),
+        |n| {
+            let path = WorkspacePath::new(format!("{n}").into()).unwrap();
+            let what = What::Folder { mode: 0 };
+            Frame::message(&Reply::Change { change: Change { path, what } })
+        },
+        |_| {
+            let path = WorkspacePath::new("same".into()).unwrap();
+            Frame::message(&Reply::Change { change: Change { path, what: What::Gone } })
+        },
+    ];
+    for (at, piece) in pieces.into_iter().enumerate() {
+        let endless = greeting(move |request, mut exchange: Exchange| async move {
+            match request {
+                Request::Checkpoint { .. } => {
+                    let _ = exchange.send(since(None)).await;
+                    if at < 2 {
+                        let _ = exchange.send(file("file", u64::MAX)).await;
+                    }
+                    let mut n = 0;
+                    while exchange.send(piece(n)).await.is_ok() {
+                        n += 1;
+                    }
+                }
+                request => behave(request, exchange).await,
+            }
+        });
+        let before = own_memory();
+        let limits = serde_json::json!({ "checkpoints": "1 MiB" });
+        let (job, skipped) = job_and_skipped(endless, limits).await;
+        assert!(own_memory() < before + (160 << 20));
+        assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+        assert!(skipped.contains("broke the rules"), "{skipped}");
+    }
 }

@@ -1,5 +1,6 @@
 //! The file tools. Each is a plain function over the workspace that returns the text of its answer.
 
+pub(super) mod checkpoint;
 mod copy;
 pub(super) mod delete;
 mod diff;
@@ -11,9 +12,11 @@ mod move_file;
 pub(super) mod pack;
 mod read;
 pub(super) mod replace;
+pub(super) mod restore;
 mod rules;
 mod search;
 pub(super) mod send;
+mod survey;
 mod text;
 mod walk;
 mod write;

@@ -139,7 +139,7 @@ impl Level {
 }
 
 /// Gives the owner what it took from itself. Follows nothing: the descriptor is the thing itself.
-fn allow_owner(named: &OwnedFd, needed: Mode) -> Result<(), Errno> {
+pub(super) fn allow_owner(named: &OwnedFd, needed: Mode) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(named)?;
     let mode = Mode::from_raw_mode(stat.st_mode);
     if mode.contains(needed) || file_type(&stat) == FileType::Symlink {
