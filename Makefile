@@ -4,7 +4,7 @@ CARGO ?= cargo
 binary := target/release/bellglass
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-api test-local-model test-mcp build page image lint bench fuzz pictures clean
+.PHONY: help demo test chaos test-api test-local-model test-mcp build page image lint bench fuzz pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,12 @@ test: ## Format, lints, licences and all tests
 	scripts/api-conformance.sh 10
 	scripts/page.sh test
 	$(CARGO) nextest run --workspace --locked
+
+chaos: ## Hundreds of jobs while processes are killed, stopped and cut off (CHAOS_SEED=… for the same dice)
+	@scripts/setup.sh test
+	CHAOS_SEED=$${CHAOS_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')} CHAOS_JOBS=$${CHAOS_JOBS:-300} CHAOS_BLOWS=$${CHAOS_BLOWS:-120} \
+		$(CARGO) nextest run --locked --profile chaos --package bellglass --test cluster --no-capture \
+		'chaos::'
 
 test-api: ## Hold the server against its OpenAPI document for longer (EXAMPLES=500 for each operation)
 	@scripts/setup.sh test

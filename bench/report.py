@@ -57,6 +57,8 @@ def goals_table(results: dict) -> str:
     ]
     if "sandbox" in results:
         rows += sandbox_goals(results["sandbox"])
+    if "store" in results:
+        rows += store_goals(results["store"])
     if "context" in results:
         rows += context_goals(results["context"])
     if "tools" in results:
@@ -156,9 +158,39 @@ def verdict(results: dict, reached: bool) -> str:
 def table(name: str, results: dict) -> str:
     tables = {
         "schedule": schedule_table, "job": job_table, "sandbox": sandbox_table, "tools": tools_table,
-        "context": context_table, "live": live_table, "checkpoint": checkpoint_table,
+        "context": context_table, "live": live_table, "store": store_table,
+        "checkpoint": checkpoint_table,
     }  # fmt: skip
     return "\n\n".join([*tables[name](results), machine_line(results["machine"])]) + "\n"
+
+
+def store_table(results: dict) -> list[str]:
+    sizes = [f"{size:,}" for size in results["plan"]["jobs"]]
+    rows = [
+        [
+            peer["label"],
+            f"{peer['events_per_second']:,}",
+            f"{peer['claims_per_second']:,}",
+            *(milliseconds(time) for time in peer["job_ms"].values()),
+            f"{peer['growth']:.2f}",
+        ]
+        for peer in results["peers"].values()
+    ]
+    columns = [f"a job beside {size} others" for size in sizes]
+    return [markdown(["store", "durable events per second", "claims per second", *columns, "ratio"], rows)]
+
+
+def store_goals(results: dict) -> list[list[str]]:
+    small, large = (f"{size:,}" for size in results["plan"]["jobs"])
+    return [
+        [
+            f"a job's way through the store on {peer['label']} beside {large} others, against {small}",
+            "at most 1.3 times",
+            f"{peer['growth']:.2f} times",
+            verdict(results, peer["growth"] <= 1.3),
+        ]
+        for peer in results["peers"].values()
+    ]
 
 
 def schedule_table(results: dict) -> list[str]:

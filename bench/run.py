@@ -13,7 +13,7 @@ import machine
 import report
 
 HERE = pathlib.Path(__file__).resolve().parent
-NAMES = ["schedule", "job", "sandbox", "tools", "context", "live", "checkpoint"]
+NAMES = ["schedule", "job", "sandbox", "tools", "context", "live", "store", "checkpoint"]
 
 
 def main() -> None:

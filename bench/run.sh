@@ -157,4 +157,7 @@ case "${names:- context} " in
     export BENCH_CONTEXT_DRIVER
     ;;
 esac
+case "${names:- store} " in
+*" store "*) build_example bellglass-store store_bench BENCH_STORE_DRIVER ;;
+esac
 exec "$venv/bin/python" -B bench/run.py --binary "$(realpath "$binary")" --scratch target/bench "$@"

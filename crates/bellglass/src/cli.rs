@@ -35,6 +35,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run the server: API and worker in one process
     Serve(Serve),
+    /// Work on jobs that servers accept, over a PostgreSQL that all of them share
+    Work(Work),
     /// Run one job here and now, without a server
     Run(Run),
     /// Submit a job to a server
@@ -89,6 +91,21 @@ pub(crate) struct Serve {
     /// Address to listen on [default: 127.0.0.1:8000]
     #[arg(long, value_name = "ADDRESS:PORT", env = "BELLGLASS_LISTEN")]
     pub(crate) listen: Option<String>,
+    #[command(flatten)]
+    pub(crate) storage: Storage,
+    /// Jobs at once [default: twice the number of cores]
+    #[arg(long, value_name = "N", env = "BELLGLASS_SLOTS")]
+    pub(crate) slots: Option<usize>,
+    /// Sandboxes kept ready at the most; 0 makes each when its job comes [default: 4]
+    #[arg(long, value_name = "N", env = "BELLGLASS_WARM")]
+    pub(crate) warm: Option<usize>,
+    /// Accept jobs but leave the work to `bellglass work` processes; needs a shared PostgreSQL
+    #[arg(long, env = "BELLGLASS_NO_WORKER")]
+    pub(crate) no_worker: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Work {
     #[command(flatten)]
     pub(crate) storage: Storage,
     /// Jobs at once [default: twice the number of cores]

@@ -23,12 +23,16 @@ use bellglass_worker::OperatorServer;
 use serde::Deserialize;
 
 use crate::cli;
+use crate::cluster_config::{ClusterSection, ClusterSettings};
 use crate::host_network::{HostNetwork, NetworkConfig};
-use crate::installation::{SandboxSettings, WarmSettings};
+use crate::installation::{Pace, SandboxSettings, WarmSettings};
 use crate::mcp_config::{self, McpSection};
 use crate::model_config::{self, MemorySection, ModelEnvironment, ModelSection};
 use crate::port_range::PortRange;
-use crate::secret_config::SecretSection;
+use crate::secret_config::{Hidden, SecretSection};
+use crate::storage_config::{
+    ArtifactSection, Sharing, StorageEnvironment, StorageSettings, StoreSection,
+};
 
 /// What `bellglass.toml` may say.
 #[derive(Debug, Default, Deserialize)]
@@ -40,6 +44,9 @@ pub(crate) struct ConfigFile {
     /// What each user may use.
     pub(crate) quotas: Quotas,
     pub(crate) worker: WorkerSection,
+    pub(crate) store: StoreSection,
+    pub(crate) artifacts: ArtifactSection,
+    pub(crate) cluster: ClusterSection,
     pub(crate) sandbox: SandboxSection,
     pub(crate) image: ImageSection,
     pub(crate) model: ModelSection,
@@ -91,11 +98,16 @@ pub(crate) struct WorkerSection {
     pub(crate) lease: Seconds,
     /// How often sandboxes that no job needs are looked for.
     pub(crate) sweep: Seconds,
+    /// How long jobs may go on after the worker was told to stop.
+    pub(crate) grace: Option<Seconds>,
+    /// How many days jobs are kept after their end.
+    pub(crate) keep_days: Option<u32>,
 }
 
 impl Default for WorkerSection {
     fn default() -> Self {
-        Self { slots: None, lease: Seconds::whole(10), sweep: Seconds::whole(15) }
+        let (lease, sweep) = (Seconds::whole(8), Seconds::whole(10));
+        Self { slots: None, lease, sweep, grace: None, keep_days: None }
     }
 }
 
@@ -210,6 +222,8 @@ pub(crate) struct Environment {
     /// The file with the authorities that this host trusts, where it says so.
     certificates: Option<PathBuf>,
     pub(crate) cluster: Option<String>,
+    storage: StorageEnvironment,
+    cluster_secret: Option<Hidden>,
     /// Where programs are looked for.
     programs: Vec<PathBuf>,
     /// Whether somebody sits before a screen on which a browser can show itself.
@@ -229,6 +243,11 @@ impl Environment {
             data_home: xdg("XDG_DATA_HOME", ".local/share"),
             config_home: xdg("XDG_CONFIG_HOME", ".config"),
             models: ModelEnvironment::read(),
+            storage: StorageEnvironment::read(),
+            cluster_secret: std::env::var("BELLGLASS_CLUSTER_SECRET")
+                .ok()
+                .filter(|secret| !secret.is_empty())
+                .map(Hidden),
             token: std::env::var("BELLGLASS_TOKEN").ok().filter(|token| !token.is_empty()),
             upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
                 .into_iter()
@@ -415,12 +434,39 @@ impl Config {
         }
     }
 
-    pub(crate) fn lease(&self) -> Duration {
+    /// Where jobs and what they leave are kept.
+    pub(crate) fn storage(&self) -> anyhow::Result<StorageSettings> {
+        let ConfigFile { store, artifacts, .. } = &self.file;
+        StorageSettings::read(store, artifacts, &self.environment.storage)
+    }
+
+    /// How this process reaches the others that share its store, if it does.
+    pub(crate) fn shared_by(&self) -> anyhow::Result<Option<ClusterSettings>> {
+        self.file.cluster.read(self.environment.cluster_secret.as_ref())
+    }
+
+    /// How long jobs may go on after the worker was told to stop. Alone it starts again and finds
+    /// them; elsewhere they would begin anew.
+    pub(crate) fn grace(&self, sharing: Sharing) -> Duration {
+        match (self.file.worker.grace, sharing) {
+            (Some(grace), _) => grace.duration(),
+            (None, Sharing::Alone) => Duration::ZERO,
+            (None, Sharing::Shared) => Duration::from_secs(30),
+        }
+    }
+
+    fn lease(&self) -> Duration {
         self.file.worker.lease.duration().max(Duration::from_secs(1))
     }
 
-    pub(crate) fn sweep_every(&self) -> Duration {
+    fn sweep_every(&self) -> Duration {
         self.file.worker.sweep.duration().max(Duration::from_millis(100))
+    }
+
+    pub(crate) fn pace(&self, slots: usize, grace: Duration) -> Pace {
+        let days = self.file.worker.keep_days.map(|days| u64::from(days) * 86_400);
+        let keep_jobs = days.map(Duration::from_secs);
+        Pace { slots, lease: self.lease(), sweep_every: self.sweep_every(), grace, keep_jobs }
     }
 
     /// What jobs are offered here.
@@ -499,115 +545,4 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<ConfigFile> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error_of(text: &str) -> String {
-        parse(text, Path::new("bellglass.toml")).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn unknown_keys_are_rejected_with_file_and_line() {
-        let error = error_of("[server]\nlisten = \"127.0.0.1:1\"\nport = 7\n");
-        assert!(error.starts_with("bellglass.toml:3:1: unknown field `port`"), "{error}");
-        let error = error_of("\n[limits]\nmemory = \"lots\"\n");
-        assert!(error.starts_with("bellglass.toml:3:10: `lots` is not a size"), "{error}");
-        let error = error_of("[server\n");
-        assert!(error.starts_with("bellglass.toml:1:"), "{error}");
-    }
-
-    #[test]
-    fn an_empty_file_gives_the_defaults() {
-        let file = parse("", Path::new("x")).unwrap();
-        assert_eq!(file.server.listen, "127.0.0.1:8000");
-        assert_eq!(file.limits, Limits::default());
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_read_is_not_passed_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let missing = folder.path().join("none.toml");
-        let broken = folder.path().join("bellglass.toml");
-        std::fs::write(&broken, b"token = \"\xff\"").unwrap();
-        let error = first_of(vec![missing.clone(), broken.clone()]).unwrap_err().to_string();
-        assert!(error.contains("bellglass.toml"), "{error}");
-        assert!(first_of(vec![folder.path().to_owned()]).is_err());
-        assert!(first_of(vec![missing, broken.join("below")]).unwrap().is_none());
-    }
-
-    #[test]
-    fn limits_that_nothing_could_run_with_are_refused() {
-        for wrong in ["[limits]\ncpus = nan", "[limits]\nmemory = 0", "[max_limits]\nprocesses = 0"]
-        {
-            let file = parse(wrong, Path::new("bellglass.toml")).unwrap();
-            let config = Config { named: None, file, environment: Environment::default() };
-            assert!(config.offer(ModelOffer::default()).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn the_world_is_served_only_with_a_token() {
-        let config = |token: Option<&str>| Config {
-            named: None,
-            file: ConfigFile::default(),
-            environment: Environment { token: token.map(Into::into), ..Environment::default() },
-        };
-        let world: SocketAddr = "0.0.0.0:8000".parse().unwrap();
-        let here: SocketAddr = "127.0.0.1:8000".parse().unwrap();
-        let data = Path::new("data");
-        assert!(config(None).server_settings(world, data).is_err());
-        assert!(config(Some("short")).server_settings(world, data).is_err());
-        assert!(config(Some("0123456789abcdef")).server_settings(world, data).is_ok());
-        assert!(config(None).server_settings(here, data).is_ok());
-    }
-
-    #[test]
-    fn every_key_is_documented() {
-        let page = include_str!("../../../docs/configuration.md");
-        let all = "data images listen token allowed_hosts sandbox_domain vnc_ports vnc_password body_limit upload_limit slots lease sweep \
-                   default base_url fallback wire idle_time context_tokens reasoning images recordings record embeddings embeddings_folder command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output checkpoints jobs_at_once jobs_per_day running_time_per_day requests_per_second";
-        for key in all.split_whitespace() {
-            assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
-        }
-        // The list above is complete: the parser itself names every key it knows.
-        for section in [
-            "",
-            "[server]\n",
-            "[worker]\n",
-            "[quotas]\n",
-            "[image]\n",
-            "[model]\n",
-            "[network]\n",
-            "[budget]\n",
-            "[sandbox]\n",
-            "[sandbox.warm]\n",
-            "[secrets.x]\nhosts = []\n",
-            "[mcp.x]\n",
-            "[memory]\n",
-            "[limits]\n",
-            "[max_limits]\n",
-        ] {
-            let error = error_of(&format!("{section}nonsense = 1\n"));
-            for key in error.split('`').skip(3).step_by(2) {
-                let known = all.split_whitespace().any(|each| each == key);
-                let is_section = [
-                    "server",
-                    "quotas",
-                    "worker",
-                    "image",
-                    "model",
-                    "network",
-                    "budget",
-                    "sandbox",
-                    "warm",
-                    "secrets",
-                    "mcp",
-                    "memory",
-                    "limits",
-                    "max_limits",
-                ];
-                assert!(known || is_section.contains(&key), "{key} is missing in this test");
-            }
-        }
-    }
-}
+mod tests;

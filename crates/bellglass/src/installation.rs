@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::host_network::HostNetwork;
+use crate::storage_config::{Sharing, Storage};
+use crate::worker_name::WorkerName;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use bellglass_agent::model::catalogue::Catalogue;
@@ -18,8 +20,8 @@ use bellglass_sandbox::{
     WarmPool,
 };
 use bellglass_server::{Images, Isolation};
+use bellglass_store::Store;
 use bellglass_store::artifacts::Artifacts;
-use bellglass_store::{SqliteStore, Store};
 use bellglass_worker::{ImageSource, LiveSandboxes, OperatorServer, Worker, WorkerSettings};
 
 /// Everything that runs jobs, over one data folder.
@@ -36,6 +38,7 @@ pub(crate) struct Installation {
     /// Keeps sandboxes ready, if any are to be.
     pool: Option<Arc<WarmPool>>,
     data: PathBuf,
+    name: WorkerName,
     /// How long a sandbox waits for a worker to come back before it ends by itself.
     orphaned_after: Duration,
 }
@@ -43,30 +46,27 @@ pub(crate) struct Installation {
 /// Long enough for a server to be repaired, short enough that nothing stays for ever.
 const ORPHANED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// The file that holds the database in a data folder.
-pub(crate) fn database(data: &Path) -> PathBuf {
-    data.join("bellglass.db")
-}
+/// Where another worker takes a job over and begins anew, what was left of it is of no use for long.
+pub(crate) const ORPHANED_FROM_OTHERS_AFTER: Duration = Duration::from_secs(20);
 
 impl Installation {
-    pub(crate) async fn open(
+    pub(crate) fn open(
+        storage: Storage,
         data: &Path,
         images: &Path,
         network: HostNetwork,
         models: Catalogue,
         sandboxes: &SandboxSettings,
     ) -> anyhow::Result<Self> {
-        let database = database(data);
-        let store = SqliteStore::open(&database).await;
-        let store = store.with_context(|| format!("cannot open {}", database.display()))?;
-        let artifacts =
-            Artifacts::local(&data.join("artifacts")).context("cannot open artifacts")?;
+        let Storage { store, artifacts, sharing } = storage;
+        let name = WorkerName::take(data, sharing)?;
         let images = Arc::new(BuiltImages::new(ImageStore::new(images.to_path_buf())));
         let (backends, pool) = backends(data, sandboxes, &images)
             .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;
         Ok(Self {
-            store: Arc::new(store),
-            artifacts: Arc::new(artifacts),
+            store,
+            artifacts,
+            name,
             backends: Arc::new(backends),
             images,
             live: LiveSandboxes::default(),
@@ -75,7 +75,10 @@ impl Installation {
             pool,
             network: Arc::new(network),
             data: data.to_path_buf(),
-            orphaned_after: ORPHANED_AFTER,
+            orphaned_after: match sharing {
+                Sharing::Alone => ORPHANED_AFTER,
+                Sharing::Shared => ORPHANED_FROM_OTHERS_AFTER,
+            },
         })
     }
 
@@ -96,17 +99,22 @@ impl Installation {
         }
     }
 
-    pub(crate) fn worker(&self, slots: usize, lease: Duration, sweep_every: Duration) -> Worker {
+    /// The name under which jobs are claimed here.
+    pub(crate) fn worker_name(&self) -> &WorkerId {
+        &self.name.name
+    }
+
+    pub(crate) fn worker(&self, pace: Pace) -> Worker {
+        let Pace { slots, lease, sweep_every, grace, keep_jobs } = pace;
         let settings = WorkerSettings {
-            // One process at a time holds the data folder, so one name is enough, and a process
-            // that starts again knows which jobs were its own.
-            name: WorkerId::new("local"),
+            name: self.name.name.clone(),
             slots,
             lease,
             spools: self.data.join("spools"),
             orphaned_after: self.orphaned_after,
             sweep_every,
-            grace: Duration::ZERO,
+            grace,
+            keep_jobs,
             models: self.models.clone(),
             mcp: self.mcp.clone(),
         };
@@ -120,6 +128,18 @@ impl Installation {
             self.live.clone(),
         )
     }
+}
+
+/// How many jobs a worker takes, and how it keeps time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) slots: usize,
+    pub(crate) lease: Duration,
+    pub(crate) sweep_every: Duration,
+    /// How long jobs may go on after the worker was told to stop.
+    pub(crate) grace: Duration,
+    /// How long jobs are kept after their end; for ever if nothing is said.
+    pub(crate) keep_jobs: Option<Duration>,
 }
 
 /// How sandboxes are made, as far as the operator decides it.

@@ -9,8 +9,10 @@ mod port_range;
 
 mod api_client;
 mod cli;
+mod cluster_config;
 mod commands;
 mod config;
+mod elsewhere;
 mod exit;
 mod host_network;
 mod installation;
@@ -23,7 +25,9 @@ mod progress;
 mod render;
 mod run_folder;
 mod secret_config;
+mod storage_config;
 mod telemetry;
+mod worker_name;
 
 use clap::Parser as _;
 

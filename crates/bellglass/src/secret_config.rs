@@ -87,7 +87,8 @@ fn read_header(name: &str) -> anyhow::Result<HeaderName> {
 }
 
 /// A text that is not shown.
-struct Hidden(String);
+#[derive(Clone)]
+pub(crate) struct Hidden(pub(crate) String);
 
 impl fmt::Debug for Hidden {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -181,8 +181,10 @@ async fn a_session_is_watched_and_typed_into_and_goes_on() {
     watching.data(b"typed\n").await;
     shows(&mut watching, "got-typed").await;
     drop(watching);
+    // What was typed ended the command, a moment after its words were seen.
+    client.call(2, json!({"tool": "wait_for", "session": "main"})).await;
     let again = json!({"tool": "shell", "session": "main", "command": "echo still here"});
-    assert!(client.call(2, again).await.stdout().contains("still here"));
+    assert!(client.call(3, again).await.stdout().contains("still here"));
     let other = Request::OpenTerminal { terminal: Terminal::Session { name: "other".into() } };
     assert_eq!(client.ask(&other).await.error().await.code, "no_such_session");
 }

@@ -23,6 +23,7 @@ mod openapi;
 mod page;
 mod problem;
 mod quota;
+mod relay;
 mod rfb;
 mod rights;
 mod router;
@@ -53,8 +54,9 @@ pub use live::{
 pub use openapi::openapi;
 pub use problem::Problem;
 pub use quota::Quotas;
+pub use relay::Cluster;
 pub use router::router;
-pub use serve::serve;
+pub use serve::{Listeners, serve, serve_on};
 pub use settings::{Secret, ServerSettings};
 pub use vnc::VncSettings;
 
@@ -73,6 +75,8 @@ pub struct App {
     pub other_metrics: OtherMetrics,
     /// Whether somebody works on the jobs that are accepted.
     pub worker_runs: WorkerCheck,
+    /// The others that share the store, if there are any.
+    pub cluster: Option<Cluster>,
 }
 
 /// Tells whether a part that this crate does not know still runs.

@@ -102,6 +102,8 @@ pub(crate) enum ApiError {
     NotFound,
     #[error("this address does not take this method")]
     MethodNotAllowed,
+    #[error("the database does not answer now; nothing was changed, as far as can be told")]
+    StoreUnavailable,
     #[error("something went wrong inside the server; its log says what")]
     Internal,
 }
@@ -163,6 +165,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("quota_exceeded", 429, "As much as one user may use"),
     kind("not_found", 404, "Nothing is here"),
     kind("method_not_allowed", 405, "The method is not allowed"),
+    kind("store_unavailable", 503, "The database does not answer"),
     kind("internal", 500, "The server failed"),
 ];
 
@@ -206,6 +209,7 @@ impl ApiError {
             Self::QuotaExceeded { .. } => "quota_exceeded",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
+            Self::StoreUnavailable => "store_unavailable",
             Self::Internal => "internal",
         }
     }
@@ -253,6 +257,7 @@ impl ApiError {
             | Self::NotStarted
             | Self::SandboxBusy
             | Self::FilesBusy
+            | Self::StoreUnavailable
             | Self::SandboxUnreachable => (header::RETRY_AFTER, HeaderValue::from_static("1")),
             Self::TooManyRequests => (header::RETRY_AFTER, HeaderValue::from_static("1")),
             Self::QuotaExceeded { retry_after, .. } => (header::RETRY_AFTER, (*retry_after).into()),
@@ -289,6 +294,7 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NotFound(job) => Self::JobNotFound(job),
+            StoreError::Unavailable => Self::StoreUnavailable,
             other => {
                 tracing::error!(error = &other as &dyn std::error::Error, "the store failed");
                 Self::Internal

@@ -93,7 +93,9 @@ impl Meter {
             Caller::Holder { token, .. } if token.role != Role::Admin => token.user.clone(),
             // No user's name has a space in it.
             Caller::Guest { link, .. } => format!("guest of {}", link.job),
-            Caller::Holder { .. } | Caller::Operator | Caller::Nobody => return Ok(()),
+            Caller::Holder { .. } | Caller::Operator | Caller::Vouched { .. } | Caller::Nobody => {
+                return Ok(());
+            }
         };
         if rate <= 0.0 {
             return Ok(());

@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::problem::ApiError;
 use crate::quota::Meter;
 use crate::vnc::VncPorts;
-use crate::{App, Server, SharedServer, door, openapi};
+use crate::{App, Server, SharedServer, door, openapi, relay};
 
 /// What the OpenAPI document describes.
 pub(crate) fn api() -> OpenApiRouter<SharedServer> {
@@ -123,10 +123,14 @@ pub(crate) fn build(
         archive_readers,
         stopping,
     });
+    let routes = api.merge(pages());
+    let routes = match server.app.cluster {
+        Some(_) => routes.layer(from_fn_with_state(server.clone(), relay::pass_on)),
+        None => routes,
+    };
     // The last layer is the outermost. Nothing here may buffer, compress or time out an answer:
     // event streams pass through.
-    let router = api
-        .merge(pages())
+    let router = routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(server.clone(), door::pass))

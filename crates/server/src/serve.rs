@@ -4,22 +4,94 @@ use std::future::{Future, IntoFuture as _};
 use std::io;
 use std::time::Duration;
 
+use axum::Router;
+use axum::middleware::from_fn_with_state;
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::App;
+use crate::relay::{Seals, answer_sealed};
 use crate::router::build;
 use crate::vnc::{self, VncPorts};
 
 /// How long requests may go on after the server was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Serves until `shutdown` is done; then event streams end, requests under way are answered, and
-/// after [`GRACE`] whatever is left is cut.
+/// Where a process answers.
+#[derive(Default)]
+pub struct Listeners {
+    /// For clients.
+    pub public: Option<TcpListener>,
+    /// For the other processes of the cluster.
+    pub internal: Option<TcpListener>,
+}
+
+/// Serves clients until `shutdown` is done; then event streams end, requests under way are answered,
+/// and after [`GRACE`] whatever is left is cut.
 ///
 /// Refuses to listen on an address that other machines reach unless there is a token.
 pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future) -> io::Result<()> {
+    serve_on(Listeners { public: Some(listener), internal: None }, app, shutdown).await
+}
+
+/// The same for clients, for the other processes of a cluster, or for both.
+pub async fn serve_on(listeners: Listeners, app: App, shutdown: impl Future) -> io::Result<()> {
+    if let Some(listener) = &listeners.public {
+        check_address(listener, &app)?;
+    }
+    let seals = app.cluster.as_ref().map(|cluster| Seals::new(cluster.secret.clone()));
+    let stopping = CancellationToken::new();
+    let vnc = app.settings.vnc.clone().map(VncPorts::open).transpose()?;
+    let (router, server) = build(app, vnc, stopping.clone());
+    vnc::serve_again(&server).await.map_err(io::Error::other)?;
+    let internal = match (listeners.internal, seals) {
+        (Some(listener), Some(seals)) => {
+            let sealed = from_fn_with_state(seals, answer_sealed);
+            Some((listener, router.clone().layer(sealed)))
+        }
+        (Some(_), None) => return Err(io::Error::other("there is no cluster to listen for")),
+        (None, _) => None,
+    };
+    let answering = async {
+        tokio::try_join!(
+            answer(listeners.public.map(|listener| (listener, router)), &stopping),
+            answer(internal, &stopping),
+        )
+    };
+    tokio::pin!(answering);
+    tokio::select! {
+        ended = &mut answering => return ended.map(drop),
+        _ = shutdown => stopping.cancel(),
+    }
+    match tokio::time::timeout(GRACE, answering).await {
+        Ok(ended) => ended.map(drop),
+        Err(_) => {
+            tracing::warn!("some connections did not end in time and were cut");
+            Ok(())
+        }
+    }
+}
+
+/// Answers on one listener until the server stops. Without a listener there is nothing to do.
+async fn answer(at: Option<(TcpListener, Router)>, stopping: &CancellationToken) -> io::Result<()> {
+    let Some((listener, router)) = at else {
+        stopping.cancelled().await;
+        return Ok(());
+    };
+    let listener = listener.tap_io(|connection| {
+        // Events are small and must not wait for each other.
+        if let Err(error) = connection.set_nodelay(true) {
+            tracing::debug!(%error, "TCP_NODELAY cannot be set");
+        }
+    });
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stopping.clone().cancelled_owned())
+        .into_future()
+        .await
+}
+
+fn check_address(listener: &TcpListener, app: &App) -> io::Result<()> {
     let address = listener.local_addr()?;
     let open = app.settings.token.as_ref().is_none_or(|token| token.is_empty());
     if open && !(app.settings.loopback_only && address.ip().is_loopback()) {
@@ -28,29 +100,5 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future) -> io
             format!("{address} can be reached by other machines, and no token is set"),
         ));
     }
-    let stopping = CancellationToken::new();
-    let listener = listener.tap_io(|connection| {
-        // Events are small and must not wait for each other.
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY cannot be set");
-        }
-    });
-    let vnc = app.settings.vnc.clone().map(VncPorts::open).transpose()?;
-    let (router, server) = build(app, vnc, stopping.clone());
-    vnc::serve_again(&server).await.map_err(io::Error::other)?;
-    let serving = axum::serve(listener, router)
-        .with_graceful_shutdown(stopping.clone().cancelled_owned())
-        .into_future();
-    tokio::pin!(serving);
-    tokio::select! {
-        ended = &mut serving => return ended,
-        _ = shutdown => stopping.cancel(),
-    }
-    match tokio::time::timeout(GRACE, serving).await {
-        Ok(ended) => ended,
-        Err(_) => {
-            tracing::warn!("some connections did not end in time and were cut");
-            Ok(())
-        }
-    }
+    Ok(())
 }

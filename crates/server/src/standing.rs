@@ -16,7 +16,7 @@ const LOOKED_EVERY: Duration = Duration::from_secs(15);
 
 /// Done when the caller would not be let in any more; never for those who always are.
 pub(crate) async fn ended(server: SharedServer, caller: Caller) {
-    if matches!(caller, Caller::Operator | Caller::Nobody) {
+    if matches!(caller, Caller::Operator | Caller::Vouched { .. } | Caller::Nobody) {
         return std::future::pending().await;
     }
     let mut news = server.revoked.subscribe();
@@ -25,7 +25,7 @@ pub(crate) async fn ended(server: SharedServer, caller: Caller) {
         let until = match &caller {
             Caller::Holder { token, .. } => token.expires_at,
             Caller::Guest { link, .. } => Timestamp::from_second(link.until).ok(),
-            Caller::Operator | Caller::Nobody => None,
+            Caller::Operator | Caller::Vouched { .. } | Caller::Nobody => None,
         };
         let left = until.map(|until| Duration::try_from(until.duration_since(now)));
         let wait = match left {
@@ -44,7 +44,7 @@ pub(crate) async fn ended(server: SharedServer, caller: Caller) {
             Caller::Guest { link, key } => {
                 server.app.store.share_key(link.job).await.map(|now| now.as_ref() == Some(key))
             }
-            Caller::Operator | Caller::Nobody => Ok(true),
+            Caller::Operator | Caller::Vouched { .. } | Caller::Nobody => Ok(true),
         };
         // A store that does not answer has revoked nothing.
         if matches!(holds, Ok(false)) {
@@ -57,7 +57,7 @@ pub(crate) async fn ended(server: SharedServer, caller: Caller) {
 pub(crate) fn bounded(server: &SharedServer, caller: &Caller, response: Response) -> Response {
     let content_type = response.headers().get(header::CONTENT_TYPE).map(|value| value.as_bytes());
     let goes_on = matches!(content_type, Some(b"text/event-stream" | b"application/x-ndjson"));
-    if !goes_on || matches!(caller, Caller::Operator | Caller::Nobody) {
+    if !goes_on || matches!(caller, Caller::Operator | Caller::Vouched { .. } | Caller::Nobody) {
         return response;
     }
     let end = ended(server.clone(), caller.clone()).boxed();

@@ -134,6 +134,12 @@ pub trait Store: access::Access + Send + Sync + 'static {
     /// Jobs, newest first.
     async fn jobs(&self, filter: &JobFilter) -> Result<JobPage, StoreError>;
 
+    /// Jobs that ended before a moment, the oldest first, at most so many.
+    async fn ended_before(&self, moment: Timestamp, limit: u32) -> Result<Vec<JobId>, StoreError>;
+
+    /// Forgets a job that has ended, its log included. `false` if there is none, or it has not ended.
+    async fn forget_job(&self, job: JobId) -> Result<bool, StoreError>;
+
     /// Keeps a memory. `None` if the project has the same text already.
     async fn add_memory(&self, new: NewMemory) -> Result<Option<Memory>, StoreError>;
 

@@ -130,7 +130,7 @@ async fn cut_connections_lose_and_repeat_nothing() {
     while !writing.is_empty() {
         tokio::select! {
             written = writing.join_next() => written.unwrap().unwrap(),
-            () = tokio::time::sleep(Duration::from_millis(30)) => {
+            () = tokio::time::sleep(Duration::from_millis(100)) => {
                 let cut = sqlx::query(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                      WHERE datname = current_database() AND pid <> pg_backend_pid()",

@@ -25,6 +25,7 @@ mod pictures;
 mod queue;
 mod recording;
 mod resume;
+mod retention;
 mod spool;
 mod stop;
 mod sweep;

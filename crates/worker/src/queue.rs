@@ -19,7 +19,7 @@ use crate::job::run_job;
 use crate::mcp::OperatorServer;
 use crate::memory::Embedder;
 use crate::stop::{StopReason, StopSwitch};
-use crate::{ImageSource, LiveSandboxes, NetworkSource, sweep};
+use crate::{ImageSource, LiveSandboxes, NetworkSource, retention, sweep};
 
 /// How a worker works.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub struct WorkerSettings {
     pub orphaned_after: Duration,
     /// How often sandboxes that no job needs are looked for.
     pub sweep_every: Duration,
+    /// How long jobs are kept after their end; for ever if nothing is said.
+    pub keep_jobs: Option<Duration>,
     /// How long jobs may go on after the worker was told to stop, before they are left to others.
     pub grace: Duration,
     /// The models that work on tasks.
@@ -126,6 +128,10 @@ impl Worker {
         let (name, every) = (self.settings.name.clone(), self.settings.sweep_every);
         let sweeping = sweep::keep_sweeping(self.shared.clone(), name, every);
         let sweeping = AbortOnDropHandle::new(tokio::spawn(sweeping));
+        let forgetting = self.settings.keep_jobs.map(|keep| {
+            let forgetting = retention::keep_forgetting(self.shared.clone(), keep);
+            AbortOnDropHandle::new(tokio::spawn(forgetting))
+        });
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
         let ended = tokio::select! {
@@ -142,7 +148,7 @@ impl Worker {
         }
         self.held.stop_all(StopReason::ShuttingDown);
         jobs.wait().await;
-        drop((heartbeat, watch, sweeping));
+        drop((heartbeat, watch, sweeping, forgetting));
         if let Err(error) = ended
             && let Ok(panic) = error.try_into_panic()
         {

@@ -1,20 +1,22 @@
 //! Removes, again and again, sandboxes whose jobs are over: those of workers that were killed, and
-//! those that could not be removed when their job ended.
+//! those that could not be removed when their job ended; and the unrecorded output of jobs that others
+//! have taken over.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellglass_protocol::id::WorkerId;
+use bellglass_protocol::id::{JobId, WorkerId};
 use bellglass_sandbox::{BackendError, SandboxName};
 use bellglass_store::{Store, StoreError};
 
+use crate::ending::remove_spools;
 use crate::queue::Shared;
 
 pub(crate) async fn keep_sweeping(shared: Arc<Shared>, worker: WorkerId, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
-        // The names come first: a job that starts in between is among the unfinished ones then.
+        // What is here is listed first: a job that starts in between is among our own then.
         let names = match shared.backends.names().await {
             Ok(names) => names,
             Err(error) => {
@@ -22,19 +24,36 @@ pub(crate) async fn keep_sweeping(shared: Arc<Shared>, worker: WorkerId, every: 
                 continue;
             }
         };
-        if names.is_empty() {
+        let spools = spools_here(&shared).await;
+        if names.is_empty() && spools.is_empty() {
             continue;
         }
         match own_sandboxes(&*shared.store, &worker).await {
             Ok(keep) => {
                 let orphans = names.difference(&keep).cloned().collect();
                 tell(shared.backends.remove_orphans(&orphans).await);
+                for job in
+                    spools.into_iter().filter(|job| !keep.contains(&SandboxName::of_job(*job)))
+                {
+                    remove_spools(&shared, job).await;
+                }
             }
             Err(error) => {
                 tracing::error!(%error, "cannot tell which sandboxes are in use; removing none");
             }
         }
     }
+}
+
+/// The jobs that have left output here which is not recorded.
+async fn spools_here(shared: &Shared) -> Vec<JobId> {
+    let mut jobs = Vec::new();
+    // Without a folder there are none.
+    let Ok(mut entries) = tokio::fs::read_dir(&shared.spools).await else { return jobs };
+    while let Ok(Some(entry)) = entries.next_entry().await {
+        jobs.extend(entry.file_name().to_str().and_then(|name| name.parse::<JobId>().ok()));
+    }
+    jobs
 }
 
 /// Sandboxes of jobs that are not over and that this worker held last. They may be found again. One

@@ -157,6 +157,9 @@ export function apply(view: JobView, event: JobEvent): void {
   switch (event.type) {
     case "scheduled":
       return;
+    case "released":
+      // Whoever takes it up next says so.
+      return;
     case "claimed":
       // A paused job stays paused in other hands too.
       if (view.status !== "paused") view.status = "running";

@@ -98,10 +98,14 @@ test("the desktop shows what the job does, and belongs to one at a time", async 
   // The job waits with the mouse until it is handed back.
   await server.put(id, "click.txt");
   await expect(page.locator("[data-step='3']")).toContainText("click.txt");
-  await expect.poll(async () => (await server.job(id)).steps.length).toBe(3);
-  expect(await has(server, id, "moved.txt")).toBe(false);
+  await expect.poll(async () => (await server.job(id)).steps[2]?.status).toBe("succeeded");
   await page.getByRole("button", { name: "Hand back" }).click();
   await expect.poll(() => has(server, id, "moved.txt")).toBe(true);
+  const log = (await (await fetch(`${server.url}/jobs/${id}/events?format=jsonl`)).text()).trim().split("\n");
+  const events = log.map((line) => JSON.parse(line) as { type: string; n?: number });
+  const at = (type: string, n?: number) => events.findIndex((event) => event.type === type && event.n === n);
+  expect(at("step.finished", 3)).toBeLessThan(at("desktop.returned"));
+  expect(at("step.started", 4)).toBeGreaterThan(at("desktop.returned"));
   await expect(page.locator("[data-kind='taken']")).toBeVisible();
   await expect(page.locator("[data-kind='returned']")).toBeVisible();
 

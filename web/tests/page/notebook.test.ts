@@ -49,3 +49,10 @@ test("the notebook that a job left is shown as text and pictures", async ({ page
   await page.getByRole("button", { name: "TypeScript" }).click();
   await expect(page.locator("[data-cell='1']")).toContainText("42");
 });
+
+test("what the screen showed last is there when the desktop is gone", async ({ page, server }) => {
+  const id = await server.schedule({ desktop: true, steps: [{ tool: "computer", action: "screenshot" }] });
+  await server.ended(id);
+  await page.goto(`${server.url}/watch/${id}#desktop`);
+  await expect(page.getByRole("img", { name: "desktop.png" })).toBeVisible();
+});

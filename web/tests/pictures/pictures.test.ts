@@ -97,3 +97,32 @@ test("pictures", async ({ page, server }) => {
   await expect(page.locator("[data-host='api.invalid']")).toBeVisible();
   await shoot(page, "network-wide-dark");
 });
+
+test("a desktop and a terminal", async ({ page, server }) => {
+  const id = await server.schedule({
+    name: "Draw and look",
+    desktop: true,
+    steps: [
+      { tool: "python", code: "import math\nrows = [''.join('#' if abs(math.sin(x / 9) * 8 - y) < 0.6 else ' ' for x in range(86)) for y in range(-9, 10)]\nopen('wave.txt', 'w').write('\\n'.join(rows))" },
+      { tool: "shell", command: "setsid xterm -fa DejaVuSansMono -fs 12 -bg '#10201e' -fg '#5fd3c6' -geometry 100x26+110+90 -e 'cat wave.txt; sleep 1h' >/dev/null 2>&1 & until xdotool search --class xterm >/dev/null; do sleep 0.1; done" },
+      { tool: "computer", action: "screenshot" },
+      { tool: "shell", command: "until test -e enough.txt; do sleep 0.1; done" },
+    ],
+  });
+  await page.setViewportSize(WIDTHS.wide);
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.goto(`${server.url}/watch/${id}#desktop`);
+  await expect(page.locator("[data-stand='shown'] canvas")).toBeVisible();
+  await expect(page.locator("[data-step='4']")).toBeVisible();
+  await page.getByRole("button", { name: "Take over" }).click();
+  await expect(page.getByText("Yours now")).toBeVisible();
+  await shoot(page, "desktop-wide-light");
+  await page.getByRole("button", { name: "Hand back" }).click();
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.getByRole("tab", { name: "Terminal" }).click();
+  await expect(page.locator(".xterm-rows")).toContainText("sandbox:/workspace$");
+  await page.keyboard.type("ls -la --color; python3 --version; whoami; uname -sr\n");
+  await expect(page.locator(".xterm-rows")).toContainText("Linux");
+  await shoot(page, "terminal-wide-dark");
+  await server.put(id, "enough.txt");
+});

@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::live_files::{sandbox_tools, use_tool};
+use crate::storage_config::StorageSettings;
 
 /// How long the worker may take to end the job before its sandbox is ended all the same.
 const ENDING: Duration = Duration::from_secs(60);
@@ -39,8 +40,9 @@ pub(super) async fn serve(config: &Config, flags: &cli::Mcp) -> anyhow::Result<E
     let data = tempfile::Builder::new().prefix("bellglass-mcp-").tempdir()?;
     let (images, network) = (config.images(&flags.images)?, config.network()?);
     let (models, sandboxes) = (config.models(data.path())?, config.sandboxes());
+    let storage = StorageSettings::local().open(data.path()).await?;
     let installation =
-        Installation::open(data.path(), &images, network, models, &sandboxes).await?;
+        Installation::open(storage, data.path(), &images, network, models, &sandboxes)?;
     let installation = installation.without_successor();
     let spec = JobRequest::from_json(&job(flags))?;
     let spec = spec.into_spec(&config.offer(installation.models.offer())?)?;
@@ -52,7 +54,7 @@ pub(super) async fn serve(config: &Config, flags: &cli::Mcp) -> anyhow::Result<E
     );
     let job = installation.store.schedule(spec).await?;
     let shutdown = CancellationToken::new();
-    let worker = installation.worker(1, config.lease(), config.sweep_every());
+    let worker = installation.worker(config.pace(1, Duration::ZERO));
     let worker = tokio::spawn(worker.run(shutdown.clone()));
     let (over, is_over) = watch::channel(None);
     let watching = tokio::spawn(watch_job(installation.store.clone(), job, over));

@@ -13,6 +13,7 @@ mod mcp;
 mod memory;
 mod network;
 mod open;
+mod process;
 mod run;
 mod serve;
 mod share;
@@ -20,6 +21,7 @@ mod submit;
 mod time_travel;
 mod token;
 mod verify;
+mod work;
 
 use std::path::Path;
 
@@ -43,6 +45,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Exit> {
     let format = if arguments.json { Format::Json } else { Format::Text };
     let config = Config::load(arguments.config.as_deref())?;
     match arguments.command {
+        Command::Work(work) => {
+            logging::start();
+            work::work(&config, &work, format).await
+        }
         Command::Serve(serve) => {
             logging::start();
             serve::serve(&config, &serve, format).await

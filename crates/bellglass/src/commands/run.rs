@@ -29,6 +29,7 @@ use crate::installation::Installation;
 use crate::output;
 use crate::render::EventPrinter;
 use crate::run_folder::{self, RunFolder};
+use crate::storage_config::StorageSettings;
 
 /// How long the worker may take to let go of the job before its sandbox is ended all the same.
 const LETTING_GO: Duration = Duration::from_secs(10);
@@ -48,8 +49,9 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     let (images, network) = (config.images(&flags.images)?, config.network()?);
     let (models, sandboxes) = (config.models(&config.data(None)?)?, config.sandboxes());
     run_folder::sweep(&sandboxes).await;
+    let storage = StorageSettings::local().open(data.path()).await?;
     let installation =
-        Installation::open(data.path(), &images, network, models, &sandboxes).await?;
+        Installation::open(storage, data.path(), &images, network, models, &sandboxes)?;
     let installation = installation.without_successor().with_mcp(config.mcp()?);
     let request = JobRequest::from_json(&body)?;
     let spec = request.into_spec(&config.offer(installation.models.offer())?)?;
@@ -63,7 +65,7 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     let changes = installation.store.changes();
     let job = installation.store.schedule(spec).await?;
     let shutdown = CancellationToken::new();
-    let worker = installation.worker(1, config.lease(), config.sweep_every());
+    let worker = installation.worker(config.pace(1, Duration::ZERO));
     let worker = tokio::spawn(worker.run(shutdown.clone()));
     // A task of its own: printing waits for the reader, and signals must not wait with it.
     let show = print_with(format);

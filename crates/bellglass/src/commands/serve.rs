@@ -1,24 +1,26 @@
-//! `bellglass serve`: API and worker in one process.
+//! `bellglass serve`: the API, and a worker in the same process unless others do the work.
 
-use std::io;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use bellglass_server::App;
-use bellglass_store::StoreError;
+use anyhow::{Context as _, ensure};
+use bellglass_server::{App, Cluster, Listeners, OtherMetrics, ServerSettings};
+use bellglass_worker::LiveSandboxes;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::Format;
+use super::process::{cancel_on_signal, reload_on_signal, run_together, start};
 use crate::cli;
+use crate::cluster_config::{self, ClusterSettings};
 use crate::config::Config;
+use crate::elsewhere::Elsewhere;
 use crate::exit::Exit;
-use crate::host_network::HostNetwork;
 use crate::installation::{Installation, Installed, SandboxSettings};
 use crate::live_files::LiveFiles;
 use crate::run_folder;
+use crate::storage_config::{Sharing, Storage};
 
 pub(super) async fn serve(
     config: &Config,
@@ -29,25 +31,89 @@ pub(super) async fn serve(
     let slots = config.slots(flags.slots)?;
     let data = config.data(flags.storage.data.as_ref())?;
     let settings = config.server_settings(listen, &data)?;
-    let images = config.images(&flags.storage.images)?;
 
     let listener = TcpListener::bind(listen).await;
     let listener = listener.with_context(|| {
         format!("cannot listen on {listen}; is another server running there? choose another with --listen")
     })?;
     let address = listener.local_addr()?;
+    let storage = config.storage()?.open(&data).await?;
+    let cluster = config.shared_by()?;
+    if flags.no_worker {
+        return serve_only(config, listener, settings, storage, cluster, &data, format).await;
+    }
+    let sharing = storage.sharing;
     let sandboxes = SandboxSettings { warm: Some(config.warm(flags.warm)), ..config.sandboxes() };
-    let (network, models) = (config.network()?, config.models(&data)?);
-    run_folder::sweep(&sandboxes).await;
-    let installation = Installation::open(&data, &images, network, models, &sandboxes).await?;
-    let installation = installation.with_mcp(config.mcp()?);
+    let installation = install(config, &flags.storage, storage, &data, &sandboxes).await?;
     // Before anything is counted.
     let other_metrics = crate::telemetry::count()?;
     let shutdown = CancellationToken::new();
-    let worker = installation.worker(slots, config.lease(), config.sweep_every());
-    let worker = tokio::spawn(worker.run(shutdown.clone()));
+    let mut listeners = Listeners { public: Some(listener), internal: None };
+    if sharing == Sharing::Shared {
+        listeners.internal = meet_the_others(&installation, cluster.as_ref()).await?;
+    }
+    let worker = installation.worker(config.pace(slots, config.grace(sharing)));
+    let (worker, worked) = start(worker, &shutdown);
+    let stopping = shutdown.clone();
     let working = worker.abort_handle();
     let app = App {
+        worker_runs: Arc::new(move || !working.is_finished() && !stopping.is_cancelled()),
+        ..app(config, &installation, settings, cluster.as_ref(), other_metrics)?
+    };
+    tokio::spawn(cancel_on_signal(shutdown.clone()));
+    tokio::spawn(reload_on_signal(config.named.clone(), installation.network.clone()));
+    announce(address, &data, slots, format);
+
+    let serving = bellglass_server::serve_on(listeners, app, worked.cancelled_owned());
+    let ended = run_together(serving, worker, &shutdown).await;
+    installation.end_warm_sandboxes().await;
+    installation.store.close().await;
+    ended?;
+    tracing::info!("stopped; jobs that were running go on when the server starts again");
+    Ok(Exit::Success)
+}
+
+/// Opens all that runs jobs on this machine.
+pub(super) async fn install(
+    config: &Config,
+    flags: &cli::Storage,
+    storage: Storage,
+    data: &Path,
+    sandboxes: &SandboxSettings,
+) -> anyhow::Result<Installation> {
+    let images = config.images(&flags.images)?;
+    let (network, models) = (config.network()?, config.models(data)?);
+    run_folder::sweep(sandboxes).await;
+    let installation = Installation::open(storage, data, &images, network, models, sandboxes)?;
+    Ok(installation.with_mcp(config.mcp()?))
+}
+
+/// Listens for the other processes on the store, and tells them where.
+pub(super) async fn meet_the_others(
+    installation: &Installation,
+    cluster: Option<&ClusterSettings>,
+) -> anyhow::Result<Option<TcpListener>> {
+    let name = installation.worker_name();
+    let Some(cluster) = cluster else {
+        tracing::warn!("other servers cannot reach the sandboxes here: {}", cluster_config::REMEDY);
+        installation.store.announce_worker(name, None).await?;
+        return Ok(None);
+    };
+    let (listener, address) = cluster.listen().await?;
+    installation.store.announce_worker(name, Some(&address)).await?;
+    tracing::info!(worker = %name, address, "other servers reach the sandboxes here");
+    Ok(Some(listener))
+}
+
+/// The server's parts, over what is installed here.
+pub(super) fn app(
+    config: &Config,
+    installation: &Installation,
+    settings: ServerSettings,
+    cluster: Option<&ClusterSettings>,
+    other_metrics: OtherMetrics,
+) -> anyhow::Result<App> {
+    Ok(App {
         store: installation.store.clone(),
         artifacts: installation.artifacts.clone(),
         live: Arc::new(LiveFiles {
@@ -60,49 +126,60 @@ pub(super) async fn serve(
         images: installation.images.clone(),
         settings,
         other_metrics,
-        worker_runs: Arc::new(move || !working.is_finished()),
-    };
-    tokio::spawn(cancel_on_signal(shutdown.clone()));
-    tokio::spawn(reload_on_signal(config.named.clone(), installation.network.clone()));
-    announce(address, &data, slots, format);
+        worker_runs: Arc::new(|| true),
+        cluster: cluster.map(|cluster| of_cluster(cluster, &installation.live)),
+    })
+}
 
-    let serving = bellglass_server::serve(listener, app, shutdown.clone().cancelled_owned());
-    let ended = run_together(serving, worker, &shutdown).await;
-    installation.end_warm_sandboxes().await;
-    installation.store.close().await;
-    ended?;
-    tracing::info!("stopped; jobs that were running go on when the server starts again");
+fn of_cluster(settings: &ClusterSettings, live: &LiveSandboxes) -> Cluster {
+    let live = live.clone();
+    let is_here = Arc::new(move |job| live.get(job).is_some());
+    Cluster { secret: settings.secret.clone(), is_here }
+}
+
+/// Serves the API alone. What needs a sandbox is fetched from the worker that has it.
+async fn serve_only(
+    config: &Config,
+    listener: TcpListener,
+    settings: ServerSettings,
+    storage: Storage,
+    cluster: Option<ClusterSettings>,
+    data: &Path,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    ensure!(
+        storage.sharing == Sharing::Shared,
+        "--no-worker needs a database that workers share: set `url` under [store] to a PostgreSQL"
+    );
+    let cluster = cluster.context(cluster_config::REMEDY)?;
+    let address = listener.local_addr()?;
+    let (live, models) = (LiveSandboxes::default(), Arc::new(config.models(data)?));
+    let app = App {
+        store: storage.store.clone(),
+        artifacts: storage.artifacts,
+        live: Arc::new(LiveFiles {
+            live: live.clone(),
+            store: storage.store.clone(),
+            embedder: models.embedder(),
+        }),
+        offer: config.offer(models.offer())?,
+        isolation: Arc::new(Elsewhere),
+        images: Arc::new(Elsewhere),
+        settings,
+        other_metrics: crate::telemetry::count()?,
+        worker_runs: Arc::new(|| true),
+        cluster: Some(of_cluster(&cluster, &live)),
+    };
+    let shutdown = CancellationToken::new();
+    tokio::spawn(cancel_on_signal(shutdown.clone()));
+    announce(address, data, 0, format);
+    let served = bellglass_server::serve(listener, app, shutdown.cancelled_owned()).await;
+    storage.store.close().await;
+    served.context("the server failed")?;
     Ok(Exit::Success)
 }
 
-/// Runs server and worker until both are at their end. When one of them ends, so does the other: a
-/// server that accepts jobs on which nobody works would be worse than none.
-async fn run_together(
-    serving: impl Future<Output = io::Result<()>>,
-    mut worker: JoinHandle<Result<(), StoreError>>,
-    shutdown: &CancellationToken,
-) -> anyhow::Result<()> {
-    tokio::pin!(serving);
-    let (served, worked, uncalled) = tokio::select! {
-        served = &mut serving => {
-            shutdown.cancel();
-            (served, worker.await, false)
-        }
-        worked = &mut worker => {
-            let uncalled = !shutdown.is_cancelled();
-            if uncalled {
-                tracing::error!("the worker ended by itself; stopping the server");
-            }
-            shutdown.cancel();
-            (serving.await, worked, uncalled)
-        }
-    };
-    worked.context("the worker panicked")?.context("the worker failed")?;
-    anyhow::ensure!(!uncalled, "the worker ended by itself");
-    served.context("the server failed")
-}
-
-fn announce(address: std::net::SocketAddr, data: &std::path::Path, slots: usize, format: Format) {
+fn announce(address: SocketAddr, data: &Path, slots: usize, format: Format) {
     match format {
         Format::Json => {
             // One line on standard output, so that a script can wait for it.
@@ -115,86 +192,5 @@ fn announce(address: std::net::SocketAddr, data: &std::path::Path, slots: usize,
             let data = data.display().to_string();
             tracing::info!(data, slots, "Bellglass serves http://{address}");
         }
-    }
-}
-
-/// Reads the configuration again at SIGHUP and puts its part about the network in force.
-async fn reload_on_signal(named: Option<PathBuf>, network: Arc<HostNetwork>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
-    while hangup.recv().await.is_some() {
-        match Config::load(named.as_deref()).and_then(|config| config.network_config()) {
-            Ok(config) => {
-                network.replace(config);
-                tracing::info!("the network part of the configuration was read again");
-            }
-            Err(error) => {
-                let error = format!("{error:#}");
-                tracing::error!(error, "the configuration stays as it was");
-            }
-        }
-    }
-}
-
-/// Stops gently at the first Ctrl-C or SIGTERM, at once at the second.
-async fn cancel_on_signal(shutdown: CancellationToken) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        tracing::warn!("signals cannot be caught; a stop will not be gentle");
-        return;
-    };
-    let mut next = async || {
-        tokio::select! {
-            _ = interrupt.recv() => (),
-            _ = terminate.recv() => (),
-        }
-    };
-    next().await;
-    tracing::info!("stopping; once more to stop at once");
-    shutdown.cancel();
-    next().await;
-    std::process::exit(i32::from(Exit::Failure as u8));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Serves until it is told to stop, as the real one does.
-    async fn together(
-        work: impl Future<Output = Result<(), StoreError>> + Send + 'static,
-    ) -> anyhow::Result<()> {
-        let shutdown = CancellationToken::new();
-        let stopped = shutdown.clone().cancelled_owned();
-        let serving = async {
-            stopped.await;
-            Ok(())
-        };
-        run_together(serving, tokio::spawn(work), &shutdown).await
-    }
-
-    #[tokio::test]
-    async fn a_worker_that_ends_takes_the_server_with_it() {
-        let failed = together(async { Err(StoreError::Closed) }).await.unwrap_err();
-        assert_eq!(failed.to_string(), "the worker failed");
-        let panicked = together(async { panic!("a bug") }).await.unwrap_err();
-        assert_eq!(panicked.to_string(), "the worker panicked");
-        let ended = together(async { Ok(()) }).await.unwrap_err();
-        assert_eq!(ended.to_string(), "the worker ended by itself");
-    }
-
-    #[tokio::test]
-    async fn a_server_that_ends_takes_the_worker_with_it() {
-        let shutdown = CancellationToken::new();
-        let stopped = shutdown.clone().cancelled_owned();
-        let worker = tokio::spawn(async {
-            stopped.await;
-            Ok(())
-        });
-        let serving = async { Err(io::Error::other("no socket")) };
-        let failed = run_together(serving, worker, &shutdown).await.unwrap_err();
-        assert_eq!(failed.to_string(), "the server failed");
     }
 }

@@ -2,18 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
 use bellglass_protocol::chain::{ChainError, Verifier};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::view::JobView;
-use bellglass_store::{LogEnd, SqliteStore, Store as _};
+use bellglass_store::LogEnd;
 use serde_json::json;
 
 use super::{Format, print_json};
 use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::installation::database;
 
 pub(super) async fn verify(
     config: &Config,
@@ -87,9 +85,8 @@ fn check(log: &Log, view: &mut Option<JobView>) -> Result<(u64, String), ChainEr
 }
 
 async fn read_store(config: &Config, flags: &cli::Verify, job: JobId) -> anyhow::Result<Log> {
-    let database = database(&config.data(flags.storage.data.as_ref())?);
-    let store = SqliteStore::open_read_only(&database).await;
-    let store = store.with_context(|| format!("cannot open {}", database.display()))?;
+    let data = config.data(flags.storage.data.as_ref())?;
+    let store = config.storage()?.open_to_read(&data).await?;
     // The end first: a job that goes on meanwhile only makes the log longer.
     let end = Some(store.end_of_log(job).await?);
     let mut lines = Vec::new();

@@ -11,10 +11,10 @@ use bellglass_store::JobOutline;
 use bellglass_store::artifacts::ArtifactKey;
 use headers::{ETag, HeaderMapExt as _, IfNoneMatch, IfRange};
 
-use crate::SharedServer;
 use crate::content;
 use crate::extract::JobPath;
 use crate::problem::{ApiError, Problem};
+use crate::{App, SharedServer};
 
 /// The workspace as a ZIP
 ///
@@ -29,6 +29,7 @@ use crate::problem::{ApiError, Problem};
     responses(
         (status = 200, description = "The ZIP.", body = String, content_type = "application/zip"),
         (status = 206, description = "A part of the ZIP.", body = String, content_type = "application/zip"),
+        (status = 307, description = "The ZIP is to be had at the address in `Location`, for a while."),
         (status = 304, description = "The client's copy is the right one."),
         (status = 400, description = "Not a job id.", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "There is no such job, or it has no ZIP yet, or it ended without one.", body = Problem, content_type = "application/problem+json"),
@@ -56,6 +57,15 @@ pub(crate) async fn download(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         return Ok(response);
     }
+    if method == Method::GET
+        && let Some(link) = link(app, &outline).await?
+    {
+        *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+        response.headers_mut().insert(header::LOCATION, link);
+        // The link is good for a while only.
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        return Ok(response);
+    }
     let range = wanted_range(&headers, &etag, result.bytes)?;
     let length = range.as_ref().map_or(result.bytes, |range| range.end - range.start);
     response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
@@ -73,6 +83,16 @@ pub(crate) async fn download(
         *response.body_mut() = Body::from_stream(body.stream);
     }
     Ok(response)
+}
+
+/// Where the client gets the ZIP without us, if it is kept where that can be done.
+async fn link(app: &App, outline: &JobOutline) -> Result<Option<HeaderValue>, ApiError> {
+    let link = app.artifacts.link(&ArtifactKey::result(outline.id), &file_name(outline)).await;
+    let link = link.map_err(|error| {
+        tracing::error!(job = %outline.id, error = &error as &dyn std::error::Error, "no link to a result can be made");
+        ApiError::Internal
+    })?;
+    Ok(link.and_then(|link| HeaderValue::try_from(link).ok()))
 }
 
 fn put_headers(headers: &mut HeaderMap, outline: &JobOutline, etag: ETag) {

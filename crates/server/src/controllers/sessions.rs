@@ -138,7 +138,9 @@ pub(crate) struct WhoAmI {
 pub(crate) async fn show(caller: Caller) -> Json<WhoAmI> {
     let role = match &caller {
         Caller::Holder { token, .. } => token.role.into(),
-        Caller::Operator | Caller::Guest { .. } | Caller::Nobody => RoleName::Admin,
+        Caller::Operator | Caller::Vouched { .. } | Caller::Guest { .. } | Caller::Nobody => {
+            RoleName::Admin
+        }
     };
     Json(WhoAmI { user: caller.owner(), role })
 }

@@ -90,6 +90,7 @@ impl Harness {
                 let runs = self.worker_runs.clone();
                 Arc::new(move || runs.load(Ordering::Relaxed))
             },
+            cluster: None,
         }
     }
 

@@ -114,6 +114,7 @@ impl Draft {
             | Operation::Claim(_)
             | Operation::Memory(_)
             | Operation::Access(_)
+            | Operation::Forget(_)
             | Operation::Close(_) => {}
         }
     }
@@ -215,6 +216,7 @@ pub(crate) fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
             | Operation::Claim(_)
             | Operation::Memory(_)
             | Operation::Access(_)
+            | Operation::Forget(_)
             | Operation::Close(_) => {}
         }
     }

@@ -27,6 +27,8 @@ pub(crate) enum Operation {
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
     Memory(Pending<MemoryChange, Option<Memory>>),
     Access(Pending<AccessChange, bool>),
+    /// Removes a job that has ended.
+    Forget(Pending<JobId, bool>),
     /// Ends the writer. Answered when it has let go of the database.
     Close(oneshot::Sender<()>),
 }
@@ -122,6 +124,7 @@ impl Operation {
             Self::Claim(pending) => pending.deliver(),
             Self::Memory(pending) => pending.deliver(),
             Self::Access(pending) => pending.deliver(),
+            Self::Forget(pending) => pending.deliver(),
             Self::Close(_) => {}
         }
     }
@@ -139,6 +142,7 @@ impl Operation {
             Self::Claim(pending) => pending.is_abandoned(),
             Self::Memory(pending) => pending.is_abandoned(),
             Self::Access(pending) => pending.is_abandoned(),
+            Self::Forget(pending) => pending.is_abandoned(),
             Self::Close(_) => false,
         }
     }
@@ -156,6 +160,7 @@ impl Operation {
             Self::Claim(pending) => pending.answer = Some(Err(error)),
             Self::Memory(pending) => pending.answer = Some(Err(error)),
             Self::Access(pending) => pending.answer = Some(Err(error)),
+            Self::Forget(pending) => pending.answer = Some(Err(error)),
             Self::Close(_) => {}
         }
     }

@@ -20,6 +20,8 @@ pub(super) fn options(url: &str, password: Option<&str>) -> Result<PgConnectOpti
         None => options,
     };
     Ok(options.application_name("bellglass").disable_statement_logging().options([
+        // That something exists already is no news.
+        ("client_min_messages", "warning"),
         // A process that stands still in the middle of a transaction holds up others for so long.
         ("idle_in_transaction_session_timeout", "3s"),
         ("lock_timeout", "5s"),

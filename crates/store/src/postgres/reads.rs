@@ -118,6 +118,22 @@ pub(super) async fn events_after(
     lines.into_iter().map(|line| read_line(job, line)).collect()
 }
 
+pub(super) async fn ended_before(
+    readers: &PgPool,
+    moment: Timestamp,
+    limit: u32,
+) -> Result<Vec<JobId>, StoreError> {
+    let jobs: Vec<Uuid> = sqlx::query_scalar(
+        "SELECT id FROM jobs WHERE finished_at IS NOT NULL AND finished_at < $1 \
+         ORDER BY finished_at LIMIT $2",
+    )
+    .bind(moment.as_microsecond())
+    .bind(i64::from(limit))
+    .fetch_all(readers)
+    .await?;
+    Ok(jobs.into_iter().map(JobId::from).collect())
+}
+
 pub(super) async fn end_of_log(readers: &PgPool, job: JobId) -> Result<LogEnd, StoreError> {
     let (seq, hash): (i64, Vec<u8>) =
         sqlx::query_as("SELECT last_seq, last_hash FROM jobs WHERE id = $1")

@@ -7,7 +7,7 @@ use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::view::JobStatus;
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
 use crate::StoreError;
@@ -168,6 +168,20 @@ pub(super) const ONE: &str = select_jobs!("WHERE id = $1");
 /// Jobs that are not over, and those that ended since a moment.
 pub(super) const CHANGED_SINCE: &str =
     select_jobs!("WHERE status IN ('scheduled', 'running', 'paused') OR finished_at >= $1");
+
+/// Removes a job that has ended, and all that refers to it.
+pub(super) async fn forget(connection: &mut PgConnection, job: JobId) -> Result<bool, StoreError> {
+    const ENDED: &str = "SELECT id FROM jobs WHERE id = $1 AND finished_at IS NOT NULL";
+    for table in ["events", "share_keys"] {
+        let statement = format!("DELETE FROM {table} WHERE job_id IN ({ENDED})");
+        sqlx::query(AssertSqlSafe(statement)).bind(job.uuid()).execute(&mut *connection).await?;
+    }
+    let forgotten = sqlx::query("DELETE FROM jobs WHERE id = $1 AND finished_at IS NOT NULL")
+        .bind(job.uuid())
+        .execute(connection)
+        .await?;
+    Ok(forgotten.rows_affected() > 0)
+}
 
 fn list_text(numbers: &[u32]) -> String {
     // Numbers can always be written.

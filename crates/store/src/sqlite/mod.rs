@@ -23,6 +23,7 @@ use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::network::NetworkPolicy;
 use bellglass_protocol::view::{JobStatus, JobView};
+use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::group::operation::{
@@ -209,6 +210,14 @@ impl Store for SqliteStore {
             None => &self.readers.short,
         };
         reads::jobs(readers, filter).await
+    }
+
+    async fn ended_before(&self, moment: Timestamp, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        reads::ended_before(&self.readers.short, moment, limit).await
+    }
+
+    async fn forget_job(&self, job: JobId) -> Result<bool, StoreError> {
+        self.ask(Operation::Forget, job).await
     }
 
     async fn add_memory(&self, new: NewMemory) -> Result<Option<Memory>, StoreError> {

@@ -5,6 +5,7 @@ use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{JobId, WorkerId};
 use bellglass_protocol::view::{JobStatus, JobView};
 use futures::TryStreamExt as _;
+use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqlitePool};
 
@@ -140,6 +141,22 @@ pub(super) async fn holder(
             .fetch_optional(readers)
             .await?;
     Ok(worker.flatten().map(WorkerId::new))
+}
+
+pub(super) async fn ended_before(
+    readers: &SqlitePool,
+    moment: Timestamp,
+    limit: u32,
+) -> Result<Vec<JobId>, StoreError> {
+    let jobs: Vec<String> = sqlx::query_scalar(
+        "SELECT id FROM jobs WHERE finished_at IS NOT NULL AND finished_at < $1 \
+         ORDER BY finished_at LIMIT $2",
+    )
+    .bind(moment.as_microsecond())
+    .bind(limit)
+    .fetch_all(readers)
+    .await?;
+    jobs.iter().map(|job| job_id(job)).collect()
 }
 
 pub(super) async fn end_of_log(readers: &SqlitePool, job: JobId) -> Result<LogEnd, StoreError> {

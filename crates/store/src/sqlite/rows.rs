@@ -167,6 +167,26 @@ pub(super) async fn release(
     Ok(())
 }
 
+/// Removes a job that has ended, and all that refers to it.
+pub(super) async fn forget(
+    connection: &mut SqliteConnection,
+    job: JobId,
+) -> Result<bool, StoreError> {
+    const ENDED: &str = "SELECT id FROM jobs WHERE id = $1 AND finished_at IS NOT NULL";
+    for table in ["events", "share_keys"] {
+        let statement = format!("DELETE FROM {table} WHERE job_id IN ({ENDED})");
+        sqlx::query(AssertSqlSafe(statement))
+            .bind(job.to_string())
+            .execute(&mut *connection)
+            .await?;
+    }
+    let forgotten = sqlx::query("DELETE FROM jobs WHERE id = $1 AND finished_at IS NOT NULL")
+        .bind(job.to_string())
+        .execute(connection)
+        .await?;
+    Ok(forgotten.rows_affected() > 0)
+}
+
 fn list_text(numbers: &[u32]) -> String {
     // Numbers can always be written.
     serde_json::to_string(numbers).unwrap_or_default()

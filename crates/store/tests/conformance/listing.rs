@@ -166,3 +166,23 @@ fn step_started(view: &JobView) -> EventBody {
     let Work::Steps(steps) = &view.spec.work else { panic!("a list of steps") };
     EventBody::StepStarted { n: 1, call: steps[0].clone() }
 }
+
+pub(crate) async fn only_what_has_ended_is_forgotten(store: Arc<dyn Store>) {
+    let ended = store.schedule(steps_job("1")).await.unwrap();
+    let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    let running = store.schedule(steps_job("2")).await.unwrap();
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    assert!(store.ended_before(later, 10).await.unwrap().is_empty());
+    let end = JobEnd { status: EndStatus::Completed, failed_steps: vec![], error: None };
+    let end = vec![EventBody::Finished { end }];
+    store.append(ended, claimed.generation, end).await.unwrap();
+
+    let long_ago = jiff::Timestamp::UNIX_EPOCH;
+    assert!(store.ended_before(long_ago, 10).await.unwrap().is_empty());
+    assert_eq!(store.ended_before(later, 10).await.unwrap(), [ended]);
+    assert!(!store.forget_job(running).await.unwrap());
+    assert!(store.forget_job(ended).await.unwrap());
+    assert!(!store.forget_job(ended).await.unwrap());
+    assert!(store.job(ended).await.is_err() && store.outline(ended).await.is_err());
+    assert_eq!(store.job(running).await.unwrap().last_seq, 1);
+}

@@ -82,6 +82,7 @@ macro_rules! for_every_behaviour {
             listing::text_with_a_character_of_number_0_is_kept,
             listing::the_index_agrees_with_the_log,
             listing::every_status_is_counted,
+            listing::only_what_has_ended_is_forgotten,
         }
     };
 }

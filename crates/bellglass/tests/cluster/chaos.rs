@@ -1,0 +1,214 @@
+//! Three servers, three workers and a PostgreSQL, while whatever can go wrong does, at random.
+//!
+//! `make chaos` runs it with hundreds of jobs and a seed of its own, which is printed; the run among the
+//! other tests is short and always the same. What the dice decide is the same for one seed; when the
+//! processes are hit by it is not.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use sqlx::{ConnectOptions as _, postgres::PgConnectOptions};
+use tokio::time::sleep;
+
+use crate::deployment::Deployment;
+use crate::support::{archive, shell};
+use crate::verdict::judge;
+
+/// Numbers that are the same for the same seed (SplitMix64).
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    /// With the seed that a variable names; otherwise always the same.
+    pub(crate) fn thrown(variable: &str) -> Self {
+        let seed = std::env::var(variable).ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
+        eprintln!("the seed is {seed}; {variable}={seed} throws the same dice again");
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u32) -> u32 {
+        (self.next() % u64::from(end.max(1))) as u32
+    }
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    KillWorker,
+    KillServer,
+    StopWorker,
+    CrashDatabase,
+    RestartDatabase,
+    CutConnections,
+}
+
+const BLOWS: [Blow; 10] = [
+    Blow::KillWorker,
+    Blow::KillWorker,
+    Blow::KillWorker,
+    Blow::KillServer,
+    Blow::KillServer,
+    Blow::StopWorker,
+    Blow::CrashDatabase,
+    Blow::RestartDatabase,
+    Blow::CutConnections,
+    Blow::CutConnections,
+];
+
+const COUNT: u32 = 6;
+
+/// What a job is meant to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Counts,
+    FillsItsDisk,
+    IsCancelled,
+}
+
+fn body(kind: Kind) -> Value {
+    let count = |n: u32| shell(&format!("echo {n} >> count; sleep 0.1"));
+    match kind {
+        Kind::Counts => json!({ "steps": (1..=COUNT).map(count).collect::<Vec<_>>() }),
+        Kind::FillsItsDisk => json!({
+            "steps": [count(1), shell("dd if=/dev/zero of=big bs=1M || { rm -f big; exit 1; }"), count(2)],
+            "limits": { "disk": "8MiB" },
+        }),
+        Kind::IsCancelled => json!({ "steps": [count(1), shell("sleep 600")] }),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos_loses_nothing_repeats_nothing_and_leaves_nothing() {
+    let number =
+        |name, usual| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+    let (jobs, blows): (usize, usize) = (number("CHAOS_JOBS", 16), number("CHAOS_BLOWS", 10));
+    let mut dice = Dice::thrown("CHAOS_SEED");
+    let mut deployment = Deployment::start(3, 3, "lease = 4\nsweep = 2\ngrace = 2\n");
+    let mut accepted: Vec<(String, Kind)> = Vec::new();
+    let mut done = 0;
+    while accepted.len() < jobs || done < blows {
+        if accepted.len() < jobs {
+            for _ in 0..=dice.below(4) {
+                let kind = match dice.below(8) {
+                    0 => Kind::FillsItsDisk,
+                    1 => Kind::IsCancelled,
+                    _ => Kind::Counts,
+                };
+                let server = dice.below(3) as usize;
+                let client = deployment.servers[server].client.clone();
+                let request = client.request(reqwest::Method::POST, "/schedule");
+                let request = request.header("content-type", "application/json");
+                // Whoever got no answer was promised nothing.
+                let Ok(answer) = request.body(body(kind).to_string()).send().await else {
+                    continue;
+                };
+                if answer.status() == StatusCode::ACCEPTED {
+                    let answer: Value = answer.json().await.unwrap();
+                    accepted.push((answer["job_id"].as_str().unwrap().to_owned(), kind));
+                }
+            }
+        }
+        if done < blows {
+            let blow = BLOWS[dice.below(BLOWS.len() as u32) as usize];
+            strike(&mut deployment, blow, &mut dice).await;
+            done += 1;
+        }
+        sleep(Duration::from_millis(u64::from(dice.below(1500)))).await;
+    }
+    let client = deployment.servers[0].client.clone();
+    for (job, _) in accepted.iter().filter(|(_, kind)| *kind == Kind::IsCancelled) {
+        while client.post(&format!("/jobs/{job}/cancel"), "").await.status().is_server_error() {}
+    }
+    for (job, kind) in &accepted {
+        let ended = client.wait_for_end(job).await;
+        check(&deployment, &ended, job, *kind);
+    }
+    let jobs: Vec<String> = accepted.into_iter().map(|(job, _)| job).collect();
+    // Those of which nobody was told, because the answer was lost, come to their ends too.
+    until_all_are_over(&deployment).await;
+    let left_for = deployment.until_nothing_is_left(&jobs).await;
+    deployment.stop();
+    let counts = judge(&deployment, &jobs).await;
+    eprintln!("{} jobs, {done} blows: {counts:?}; nothing left after {left_for:?}", jobs.len());
+}
+
+async fn strike(deployment: &mut Deployment, blow: Blow, dice: &mut Dice) {
+    let n = dice.below(3) as usize;
+    let away = Duration::from_millis(u64::from(dice.below(3000)));
+    eprintln!("{blow:?} {n}");
+    match blow {
+        Blow::KillWorker => {
+            deployment.workers[n].kill();
+            sleep(away).await;
+            deployment.start_worker(n);
+        }
+        Blow::KillServer => {
+            deployment.servers[n].kill();
+            deployment.start_server(n);
+        }
+        Blow::StopWorker => {
+            deployment.workers[n].signal(Signal::STOP);
+            // Sometimes shorter than a lease, sometimes longer.
+            sleep(away * 3).await;
+            deployment.workers[n].signal(Signal::CONT);
+        }
+        Blow::CrashDatabase => deployment.database.restart("immediate"),
+        Blow::RestartDatabase => deployment.database.restart("fast"),
+        Blow::CutConnections => {
+            let options: PgConnectOptions = deployment.database.url.parse().unwrap();
+            let mut connection = options.connect().await.unwrap();
+            let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                       WHERE application_name = 'bellglass' AND random() < 0.5";
+            sqlx::query(cut).execute(&mut connection).await.unwrap();
+        }
+    }
+}
+
+fn check(deployment: &Deployment, ended: &Value, job: &str, kind: Kind) {
+    let count = || {
+        let zip = std::io::Cursor::new(bytes::Bytes::from(deployment.result(job)));
+        archive::text(&mut zip::ZipArchive::new(zip).unwrap(), "count")
+    };
+    match kind {
+        Kind::Counts => {
+            assert_eq!(ended["status"], "completed", "{ended:#}");
+            let expected: String = (1..=COUNT).map(|n| format!("{n}\n")).collect();
+            assert_eq!(count(), expected, "{job}");
+        }
+        // A full disk fails the step, not the job's worker, and the rest of the job goes on.
+        Kind::FillsItsDisk => {
+            assert_eq!(ended["failed_steps"], json!([2]), "{ended:#}");
+            assert_eq!(count(), "1\n2\n", "{job}");
+        }
+        Kind::IsCancelled => assert_eq!(ended["status"], "cancelled", "{ended:#}"),
+    }
+}
+
+async fn until_all_are_over(deployment: &Deployment) {
+    use bellglass_store::Store as _;
+    let store = deployment.store().await;
+    loop {
+        let counts = store.count_by_status().await.unwrap();
+        let open: u64 =
+            counts.iter().filter(|(status, _)| !status.is_terminal()).map(|(_, n)| n).sum();
+        if open == 0 {
+            return;
+        }
+        // A job that is to be cancelled but whose answer was lost would sleep on.
+        let filter = bellglass_store::JobFilter { limit: 1000, ..Default::default() };
+        for job in store.jobs(&filter).await.unwrap().jobs {
+            if !job.status.is_terminal() && job.steps_total == Some(2) {
+                store.request_cancel(job.id, "chaos").await.unwrap();
+            }
+        }
+        sleep(Duration::from_millis(300)).await;
+    }
+}

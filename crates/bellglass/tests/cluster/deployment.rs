@@ -1,0 +1,275 @@
+//! A PostgreSQL with servers and workers around it, each a process that can be killed by itself.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bellglass_store::PostgresStore;
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Client, SANDBOX_FOLDERS, bellglass, host, signal};
+
+/// Everything that runs.
+pub(crate) struct Deployment {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) database: Database,
+    folder: TempDir,
+}
+
+/// A `bellglass serve --no-worker`.
+pub(crate) struct Server {
+    process: Option<Child>,
+    pub(crate) client: Client,
+    data: PathBuf,
+}
+
+/// A `bellglass work`.
+pub(crate) struct Worker {
+    process: Option<Child>,
+    /// The name under which it claims.
+    pub(crate) name: String,
+    data: PathBuf,
+}
+
+impl Deployment {
+    /// Starts so many servers and workers. `worker` is what `[worker]` says.
+    pub(crate) fn start(servers: usize, workers: usize, worker: &str) -> Self {
+        let folder = tempfile::Builder::new().prefix("bellglass-cluster-").tempdir().unwrap();
+        let database = Database::start();
+        let artifacts = folder.path().join("artifacts");
+        let config = format!(
+            "[store]\nurl = \"{}\"\n[artifacts]\nurl = \"file://{}\"\n[worker]\n{worker}\n",
+            database.url,
+            artifacts.display()
+        );
+        fs::write(folder.path().join("bellglass.toml"), config).unwrap();
+        let mut deployment = Self { servers: Vec::new(), workers: Vec::new(), database, folder };
+        for n in 0..servers {
+            let data = deployment.folder.path().join(format!("server-{n}"));
+            let client = Client::new(String::new());
+            deployment.servers.push(Server { process: None, client, data });
+            deployment.start_server(n);
+        }
+        for n in 0..workers {
+            let data = deployment.folder.path().join(format!("worker-{n}"));
+            deployment.workers.push(Worker { process: None, name: String::new(), data });
+            deployment.start_worker(n);
+        }
+        deployment
+    }
+
+    pub(crate) fn start_server(&mut self, n: usize) {
+        let (folder, server) = (self.folder.path(), &mut self.servers[n]);
+        let arguments = ["serve", "--no-worker", "--listen", "127.0.0.1:0"];
+        let (child, said) = start(folder, &arguments, &server.data);
+        server.process = Some(child);
+        server.client = Client::new(said["listening"].as_str().unwrap().to_owned());
+    }
+
+    pub(crate) fn start_worker(&mut self, n: usize) {
+        let (folder, worker) = (self.folder.path(), &mut self.workers[n]);
+        let (child, said) = start(folder, &["work", "--slots", "4"], &worker.data);
+        worker.process = Some(child);
+        worker.name = said["worker"].as_str().unwrap().to_owned();
+    }
+
+    /// The worker that holds a job, by its number.
+    pub(crate) fn worker_named(&self, name: &str) -> usize {
+        self.workers.iter().position(|worker| worker.name == name).expect("one of ours")
+    }
+
+    /// The ZIP of a job, read where it lies.
+    pub(crate) fn result(&self, job: &str) -> Vec<u8> {
+        let path = self.folder.path().join("artifacts/jobs").join(job).join("output.zip");
+        fs::read(path).unwrap()
+    }
+
+    pub(crate) async fn store(&self) -> PostgresStore {
+        PostgresStore::open(&self.database.url, None).await.unwrap()
+    }
+
+    /// Stops all workers and servers as an operator would, and waits for their ends.
+    pub(crate) fn stop(&mut self) {
+        let workers = self.workers.iter_mut().filter_map(|worker| worker.process.take());
+        let servers = self.servers.iter_mut().filter_map(|server| server.process.take());
+        let mut processes: Vec<Child> = workers.chain(servers).collect();
+        processes.iter().for_each(|process| signal(process.id() as i32, Signal::TERM));
+        for process in &mut processes {
+            let ended = process.wait().unwrap();
+            assert!(ended.success(), "a process ended with {ended}");
+        }
+    }
+
+    /// What is left of sandboxes: processes, control groups, folders, sockets, mounts.
+    pub(crate) fn leftovers(&self, jobs: &[String]) -> Vec<String> {
+        let mut left = Vec::new();
+        for job in jobs {
+            let guests = host::guests_of(job);
+            left.extend(guests.iter().map(|pid| format!("process {pid} of {job}")));
+            let groups = host::control_groups_of(job);
+            left.extend(groups.iter().map(|group| group.display().to_string()));
+        }
+        for worker in &self.workers {
+            for folder in SANDBOX_FOLDERS.into_iter().chain(["spools"]) {
+                let entries = fs::read_dir(worker.data.join(folder)).into_iter().flatten();
+                let paths = entries.flatten().map(|entry| entry.path().display().to_string());
+                left.extend(paths);
+            }
+        }
+        left.extend(sockets_below(self.folder.path()));
+        let folder = self.folder.path().display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        left.extend(mounts.lines().filter(|line| line.contains(&folder)).map(String::from));
+        left
+    }
+
+    /// Waits until nothing is left of sandboxes, and says how long that took.
+    pub(crate) async fn until_nothing_is_left(&self, jobs: &[String]) -> Duration {
+        let began = Instant::now();
+        loop {
+            let left = self.leftovers(jobs);
+            if left.is_empty() {
+                return began.elapsed();
+            }
+            assert!(began.elapsed() < Duration::from_secs(90), "left behind: {left:#?}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn kill(&mut self) {
+        kill(&mut self.process);
+    }
+}
+
+impl Worker {
+    pub(crate) fn kill(&mut self) {
+        kill(&mut self.process);
+    }
+
+    pub(crate) fn signal(&self, which: Signal) {
+        signal(self.process.as_ref().expect("it runs").id() as i32, which);
+    }
+
+    /// Stops it as an operator would, and waits for its end.
+    pub(crate) fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        self.wait();
+    }
+
+    /// Waits for its end, which is a good one.
+    pub(crate) fn wait(&mut self) {
+        let ended = self.process.take().unwrap().wait().unwrap();
+        assert!(ended.success(), "it ended with {ended}");
+    }
+}
+
+fn kill(process: &mut Option<Child>) {
+    let mut process = process.take().expect("it runs");
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+/// Starts a process and waits for the line by which it says that it is ready.
+fn start(folder: &Path, arguments: &[&str], data: &Path) -> (Child, Value) {
+    let log = File::options().create(true).append(true).open(data.with_extension("log")).unwrap();
+    let mut command = bellglass(folder);
+    command.args(arguments).args(["--json", "--data"]).arg(data);
+    command.env("BELLGLASS_WARM", crate::WARM);
+    command.env("BELLGLASS_CLUSTER_SECRET", "0123456789abcdef0123456789abcdef");
+    let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let said = serde_json::from_str(&line).unwrap_or_else(|_| {
+        let log = fs::read_to_string(data.with_extension("log")).unwrap_or_default();
+        panic!("{arguments:?} did not start; it said {line:?}\n{log}")
+    });
+    (child, said)
+}
+
+fn sockets_below(folder: &Path) -> Vec<String> {
+    let mut sockets = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            sockets.extend(sockets_below(&entry.path()));
+        } else if kind.is_socket() {
+            sockets.push(entry.path().display().to_string());
+        }
+    }
+    sockets
+}
+
+impl Drop for Deployment {
+    /// Leaves nothing behind, also where a test failed in the middle.
+    fn drop(&mut self) {
+        let workers = self.workers.iter_mut().filter_map(|worker| worker.process.take());
+        let servers = self.servers.iter_mut().filter_map(|server| server.process.take());
+        for mut process in workers.chain(servers) {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        for worker in &self.workers {
+            let folders = SANDBOX_FOLDERS.map(|folder| fs::read_dir(worker.data.join(folder)));
+            for sandbox in folders.into_iter().flatten().flatten().flatten() {
+                let name = sandbox.file_name().into_string().unwrap();
+                host::guests_of(&name).into_iter().for_each(host::kill_and_wait);
+                let groups = host::control_groups_of(&name);
+                groups.iter().for_each(|group| drop(fs::remove_dir(group)));
+            }
+        }
+        if std::thread::panicking() {
+            let all = self.servers.iter().map(|it| &it.data);
+            for data in all.chain(self.workers.iter().map(|it| &it.data)) {
+                let log = fs::read_to_string(data.with_extension("log")).unwrap_or_default();
+                let log: Vec<&str> = log.lines().rev().take(40).collect();
+                eprintln!("--- {} ---", data.display());
+                log.iter().rev().for_each(|line| eprintln!("{line}"));
+            }
+        }
+    }
+}
+
+/// A PostgreSQL server of its own.
+pub(crate) struct Database {
+    folder: TempDir,
+    pub(crate) url: String,
+}
+
+impl Database {
+    fn start() -> Self {
+        let folder = tempfile::Builder::new().prefix("bg-pg").tempdir().unwrap();
+        let url = script(&["start", folder.path().to_str().unwrap()]);
+        Self { folder, url: url.trim().into() }
+    }
+
+    /// Stops it, as a crash (`immediate`) or in good order (`fast`), and starts it again.
+    pub(crate) fn restart(&self, mode: &str) {
+        let folder = self.folder.path().to_str().unwrap();
+        script(&["stop", folder, mode]);
+        script(&["start", folder]);
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if self.folder.path().join("data/postmaster.pid").exists() {
+            script(&["stop", self.folder.path().to_str().unwrap(), "immediate"]);
+        }
+    }
+}
+
+fn script(arguments: &[&str]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres.sh");
+    let ran = Command::new(script).args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "postgres.sh {arguments:?}: {errors}");
+    String::from_utf8(ran.stdout).unwrap()
+}

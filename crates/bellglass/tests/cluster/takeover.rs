@@ -1,0 +1,152 @@
+//! What happens to jobs whose worker dies, stands still, or is told to stop.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::deployment::Deployment;
+use crate::support::host;
+use crate::support::{Client, archive, shell, text, wait_for_go};
+use crate::verdict::judge;
+
+fn waiting_job() -> Value {
+    json!({ "steps": [shell("echo once >> count"), wait_for_go(), shell("cat count")] })
+}
+
+/// Waits until another worker than `before` has claimed the job; says which.
+async fn taken_from(client: &Client, job: &str, before: &str) -> String {
+    let mut events = client.events(job).await;
+    let is_taken = |event: &Value| event["type"] == "claimed" && event["worker"] != before;
+    text(&events.until(is_taken).await, "worker").to_owned()
+}
+
+/// Lets a job go on that waits, as soon as its sandbox can be reached.
+async fn let_go(client: &Client, job: &str) {
+    while client.put_file(job, "go", "").await.status() != 204 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// How many sandboxes of the job have processes: each is a pid namespace of its own.
+fn sandboxes_of(job: &str) -> usize {
+    let guests = host::guests_of(job).into_iter();
+    guests.filter_map(host::pid_namespace).collect::<HashSet<_>>().len()
+}
+
+async fn holder(client: &Client, job: &str) -> String {
+    text(&client.wait_for(job, "claimed").await, "worker").to_owned()
+}
+
+#[tokio::test]
+async fn a_job_of_a_dead_worker_begins_anew_with_another() {
+    let mut deployment = Deployment::start(1, 2, "");
+    let client = deployment.servers[0].client.clone();
+    let job = client.submit(&waiting_job()).await;
+    client.wait_for_step(&job, "step.started", 2).await;
+    let first = holder(&client, &job).await;
+    let dead = deployment.worker_named(&first);
+    deployment.workers[dead].kill();
+    let killed = Instant::now();
+    taken_from(&client, &job, &first).await;
+    // How soon depends on the machine too; what the times add up to is tested beside the defaults.
+    eprintln!("taken over after {:?}", killed.elapsed());
+    let mut events = client.events(&job).await;
+    events.until(|event| event["type"] == "sandbox.lost").await;
+    events.until(|event| event["type"] == "sandbox.ready").await;
+    // Its old sandbox ends by itself.
+    while sandboxes_of(&job) > 1 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    eprintln!("the old sandbox was gone after {:?}", killed.elapsed());
+    let_go(&client, &job).await;
+    let ended = client.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "completed", "{ended:#}");
+    assert_eq!(archive::text(&mut client.archive(&job).await, "count"), "once\n");
+    deployment.start_worker(dead);
+    deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stood_still_does_no_harm_when_it_wakes_up() {
+    let mut deployment = Deployment::start(1, 2, "lease = 2\n");
+    let client = deployment.servers[0].client.clone();
+    let job = client.submit(&waiting_job()).await;
+    client.wait_for_step(&job, "step.started", 2).await;
+    let first = holder(&client, &job).await;
+    let still = deployment.worker_named(&first);
+    deployment.workers[still].signal(Signal::STOP);
+    let second = taken_from(&client, &job, &first).await;
+    let mut events = client.events(&job).await;
+    events.until(|event| event["type"] == "claimed" && event["worker"] == second.as_str()).await;
+    events.until(|event| event["type"] == "step.started" && event["n"] == 2).await;
+    assert_eq!(sandboxes_of(&job), 2);
+    deployment.workers[still].signal(Signal::CONT);
+    // The awakened one lets go of its sandbox; the other one's job goes on.
+    while sandboxes_of(&job) > 1 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    client.let_go(&job).await;
+    let ended = client.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "completed", "{ended:#}");
+    assert_eq!(archive::text(&mut client.archive(&job).await, "count"), "once\n");
+    deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_to_stop_finishes_what_it_holds_and_claims_nothing() {
+    let mut deployment = Deployment::start(1, 1, "grace = 60\n");
+    let client = deployment.servers[0].client.clone();
+    let job = client.submit(&waiting_job()).await;
+    client.wait_for_step(&job, "step.started", 2).await;
+    deployment.workers[0].signal(Signal::TERM);
+    let late = client.submit(&json!({ "steps": [shell("true")] })).await;
+    client.let_go(&job).await;
+    assert_eq!(client.wait_for_end(&job).await["status"], "completed");
+    deployment.workers[0].wait();
+    assert_eq!(client.job(&late).await["status"], "scheduled");
+    deployment.start_worker(0);
+    assert_eq!(client.wait_for_end(&late).await["status"], "completed");
+    deployment.stop();
+    judge(&deployment, &[job, late]).await;
+}
+
+#[tokio::test]
+async fn a_worker_whose_grace_is_over_leaves_its_jobs_to_others() {
+    let mut deployment = Deployment::start(1, 2, "grace = 1\n");
+    let client = deployment.servers[0].client.clone();
+    let job = client.submit(&waiting_job()).await;
+    client.wait_for_step(&job, "step.started", 2).await;
+    let first = holder(&client, &job).await;
+    let told = deployment.worker_named(&first);
+    deployment.workers[told].stop();
+    taken_from(&client, &job, &first).await;
+    let_go(&client, &job).await;
+    assert_eq!(client.wait_for_end(&job).await["status"], "completed");
+    deployment.start_worker(told);
+    deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+#[tokio::test]
+async fn a_crash_of_the_database_costs_no_job_its_place() {
+    let mut deployment = Deployment::start(1, 1, "");
+    let client = deployment.servers[0].client.clone();
+    let job = client.submit(&waiting_job()).await;
+    client.wait_for_step(&job, "step.started", 2).await;
+    for mode in ["fast", "immediate"] {
+        deployment.database.restart(mode);
+    }
+    let_go(&client, &job).await;
+    let ended = client.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "completed", "{ended:#}");
+    assert_eq!(ended["generation"], 1, "nobody else took it up");
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}

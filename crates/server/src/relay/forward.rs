@@ -1,0 +1,86 @@
+//! Passes one request on to a worker and its answer back, upgrades to other protocols included.
+
+use std::io;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::Response;
+use hyper::client::conn::http1;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpStream;
+
+use super::seal::{self, Vouched};
+use crate::caller::Caller;
+use crate::settings::Secret;
+
+/// A worker on the same network is reached at once or not at all.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ForwardError {
+    #[error("failed to connect: {0}")]
+    Connect(#[from] io::Error),
+    #[error("failed to ask: {0}")]
+    Ask(#[from] hyper::Error),
+    #[error("whoever answers does not know the cluster's secret")]
+    Unproven,
+}
+
+pub(super) async fn forward(
+    secret: &Secret,
+    address: &str,
+    mut request: Request,
+) -> Result<Response, ForwardError> {
+    let connection = tokio::time::timeout(CONNECT_TIME, TcpStream::connect(address));
+    let connection = connection.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    connection.set_nodelay(true)?;
+    let (mut sender, driver) = http1::handshake(TokioIo::new(connection)).await?;
+    tokio::spawn(driver.with_upgrades());
+
+    let owner = request.extensions().get::<Caller>().and_then(Caller::owner);
+    let vouched = Vouched { owner };
+    // The client's side of an upgrade has to be taken before the request goes away.
+    let upgrade = request.headers().contains_key(header::UPGRADE);
+    let from_client: Option<OnUpgrade> = upgrade.then(|| hyper::upgrade::on(&mut request));
+    let (mut head, body) = request.into_parts();
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    if let (None, Some(authority)) = (head.headers.get(header::HOST), head.uri.authority()) {
+        let host = authority.as_str().try_into().map_err(io::Error::other)?;
+        head.headers.insert(header::HOST, host);
+    }
+    head.uri = path.parse().map_err(io::Error::other)?;
+    head.version = axum::http::Version::HTTP_11;
+    take_away_what_is_the_clients(&mut head.headers);
+    let (sealed, number) = seal::seal(secret, &head.method, &path, &vouched, Timestamp::now());
+    head.headers.insert(seal::SEAL, sealed);
+
+    let mut response = sender.send_request(Request::from_parts(head, body)).await?;
+    if !seal::is_proof(secret, &number, response.headers()) {
+        return Err(ForwardError::Unproven);
+    }
+    response.headers_mut().remove(seal::PROOF);
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(from_client) = from_client
+    {
+        let to_worker = hyper::upgrade::on(&mut response);
+        tokio::spawn(async move {
+            let (Ok(client), Ok(worker)) = tokio::join!(from_client, to_worker) else { return };
+            // Either side may end it, and it does not matter how.
+            let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(worker)).await;
+        });
+    }
+    Ok(response.map(Body::new))
+}
+
+/// What a client shows to prove who it is stays here, and no client seals for us.
+fn take_away_what_is_the_clients(headers: &mut HeaderMap) {
+    for name in [header::AUTHORIZATION, header::COOKIE] {
+        headers.remove(name);
+    }
+    headers.remove(seal::SEAL);
+}
