@@ -11,8 +11,10 @@ use crate::support::host;
 use crate::support::{Client, archive, shell, text, wait_for_go};
 use crate::verdict::judge;
 
+/// It waits twice: a step that was interrupted is not run again, and the next one still waits.
 fn waiting_job() -> Value {
-    json!({ "steps": [shell("echo once >> count"), wait_for_go(), shell("cat count")] })
+    let steps = [shell("echo once >> count"), wait_for_go(), wait_for_go(), shell("cat count")];
+    json!({ "steps": steps })
 }
 
 /// Waits until another worker than `before` has claimed the job; says which.
@@ -40,7 +42,7 @@ async fn holder(client: &Client, job: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_job_of_a_dead_worker_begins_anew_with_another() {
+async fn a_job_of_a_dead_worker_goes_on_with_another_from_its_last_checkpoint() {
     let mut deployment = Deployment::start(1, 2, "");
     let client = deployment.servers[0].client.clone();
     let job = client.submit(&waiting_job()).await;
@@ -54,7 +56,8 @@ async fn a_job_of_a_dead_worker_begins_anew_with_another() {
     eprintln!("taken over after {:?}", killed.elapsed());
     let mut events = client.events(&job).await;
     events.until(|event| event["type"] == "sandbox.lost").await;
-    events.until(|event| event["type"] == "sandbox.ready").await;
+    events.until(|event| event["type"] == "workspace.restored").await;
+    events.until(|event| event["type"] == "step.started" && event["n"] == 3).await;
     // Its old sandbox ends by itself.
     while sandboxes_of(&job) > 1 {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -82,7 +85,7 @@ async fn a_worker_that_stood_still_does_no_harm_when_it_wakes_up() {
     let second = taken_from(&client, &job, &first).await;
     let mut events = client.events(&job).await;
     events.until(|event| event["type"] == "claimed" && event["worker"] == second.as_str()).await;
-    events.until(|event| event["type"] == "step.started" && event["n"] == 2).await;
+    events.until(|event| event["type"] == "step.started" && event["n"] == 3).await;
     assert_eq!(sandboxes_of(&job), 2);
     deployment.workers[still].signal(Signal::CONT);
     // The awakened one lets go of its sandbox; the other one's job goes on.
