@@ -7,6 +7,7 @@ mod test_database;
 mod test_server;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bellglass_protocol::event::EndStatus;
@@ -117,31 +118,39 @@ async fn cut_connections_lose_and_repeat_nothing() {
         let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
         held.push((claimed.view.job_id, claimed.generation));
     }
+    // They write for as long as it takes until a few times all connections were cut.
+    let rounds = Arc::new(AtomicUsize::new(0));
     let mut writing = tokio::task::JoinSet::new();
-    for &(job, generation) in &held {
-        let store = store.clone();
+    for (job, generation) in held {
+        let (store, rounds) = (store.clone(), rounds.clone());
         writing.spawn(async move {
-            for n in 0..60 {
-                store.append(job, generation, vec![output(&n.to_string())]).await.unwrap();
+            let mut lines = 0;
+            while lines < 60 || rounds.load(Ordering::Relaxed) < 3 {
+                let body = vec![output(&lines.to_string())];
+                store.append(job, generation, body).await.unwrap();
+                lines += 1;
             }
+            (job, lines)
         });
     }
-    let mut cuts = 0;
+    let (mut cuts, mut written) = (0, Vec::new());
     while !writing.is_empty() {
         tokio::select! {
-            written = writing.join_next() => written.unwrap().unwrap(),
+            done = writing.join_next() => written.push(done.unwrap().unwrap()),
             () = tokio::time::sleep(Duration::from_millis(100)) => {
                 let cut = sqlx::query(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                      WHERE datname = current_database() AND pid <> pg_backend_pid()",
                 );
                 cuts += cut.fetch_all(&mut meddler).await.unwrap().len();
+                rounds.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
     assert!(cuts > 0, "nothing was cut");
-    for (job, _) in held {
-        assert_eq!(verified_kinds(&*store, job).await.len(), 62);
+    for (job, lines) in written {
+        // It was scheduled and claimed before.
+        assert_eq!(verified_kinds(&*store, job).await.len(), lines + 2);
     }
 }
 

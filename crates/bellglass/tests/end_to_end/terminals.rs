@@ -84,8 +84,8 @@ async fn a_pager_git_and_npm_work_as_for_a_person() {
             json!({ "tool": "send_input", "session": "main", "text": "q", "wait_for": { "exit": {} } }),
             // An editor that git opens by itself waits for its user.
             until("git commit -qa", json!({ "pattern": "Changes to be committed" })),
-            json!({ "tool": "send_input", "session": "main", "text": "iThe second", "keys": ["escape"] }),
-            json!({ "tool": "send_input", "session": "main", "text": ":wq\n", "wait_for": { "exit": {} } }),
+            input("The second", &[]),
+            json!({ "tool": "send_input", "session": "main", "keys": ["ctrl-o", "enter", "ctrl-x"], "wait_for": { "exit": {} } }),
             typed("git log --format=%s"),
             typed("mkdir ../dep && cd ../dep && npm init -y >/dev/null && echo 'module.exports = 6 * 7' > index.js"),
             typed("mkdir ../app && cd ../app && npm init -y >/dev/null && npm install --offline ../dep 2>&1 | tail -n 1"),
