@@ -54,16 +54,18 @@ fn ended_once(events: &[Event]) {
     assert!(events.last().is_some_and(|last| is_end(&last)), "something came after the end");
 }
 
-/// In each sandbox every step was begun at most once and ended at most once. What was begun and not ended
-/// was interrupted by the loss of the sandbox, which is written down, or by the end of the job.
+/// Every step was begun at most once and ended at most once, but for those that a lost sandbox made void.
+/// What was begun and not ended was interrupted by that loss, which is written down, or by the end of the
+/// job.
 fn every_step_once(events: &[Event], status: JobStatus, total: Option<u32>) {
     let (mut begun, mut ended) = (HashSet::new(), HashSet::new());
     let job = events[0].job;
     for event in events {
         match &event.body {
-            EventBody::SandboxLost { .. } => {
-                begun.clear();
-                ended.clear();
+            EventBody::SandboxLost { kept, .. } => {
+                let counts = |n: &u32| kept.is_some_and(|kept| *n <= kept);
+                begun.retain(counts);
+                ended.retain(counts);
             }
             EventBody::StepStarted { n, .. } => {
                 assert!(begun.insert(*n), "step {n} of {job} was begun twice in one sandbox");

@@ -98,7 +98,9 @@ async fn a_pager_git_and_npm_work_as_for_a_person() {
     assert!(text(step(&job, 3), "output").contains("line 321\nline 322\n"), "{:#}", step(&job, 3));
     assert_eq!(step(&job, 4)["exit_code"], 0, "{:#}", step(&job, 4));
     assert!(text(step(&job, 7), "stdout").ends_with("The first\n"), "{:#}", step(&job, 7));
-    assert_eq!(text(step(&job, 13), "stdout"), "The second\nThe first\n", "{:#}", step(&job, 12));
+    // The editor leaves the cursor at the beginning of the line.
+    let said = text(step(&job, 13), "stdout").trim_start_matches('\r');
+    assert_eq!(said, "The second\nThe first\n", "{:#}", step(&job, 12));
     assert_eq!(text(step(&job, 16), "stdout"), "42\n", "{:#}", step(&job, 15));
 }
 
