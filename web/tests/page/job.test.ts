@@ -189,14 +189,14 @@ test("everything can be reached by keyboard, also on a small screen", async ({ p
   await page.setViewportSize({ width: 375, height: 720 });
   await page.goto(`${server.url}/watch/${id}`);
   const tabs = page.getByRole("tab");
-  await expect(tabs).toHaveText(["Timeline", "Files", "Network", "Log"]);
+  await expect(tabs).toHaveText(["Timeline", "Files", "Terminal", "Apps", "Network", "Log"]);
   await tabs.first().focus();
   await page.keyboard.press("ArrowRight");
   await expect(page.getByRole("tab", { name: "Files" })).toBeFocused();
   await page.locator("[data-path='x.py']").focus();
   await page.keyboard.press("Enter");
   await expect(page.locator("[data-file='x.py'] .h-keyword").first()).toHaveText("def");
-  for (const name of ["Timeline", "Files", "Network", "Log"]) {
+  for (const name of ["Timeline", "Files", "Terminal", "Apps", "Network", "Log"]) {
     await page.getByRole("tab", { name }).click();
     for (const colorScheme of ["light", "dark"] as const) {
       await page.emulateMedia({ colorScheme });
