@@ -158,6 +158,9 @@ case "${names:- context} " in
     ;;
 esac
 case "${names:- store} " in
-*" store "*) build_example bellglass-store store_bench BENCH_STORE_DRIVER ;;
+*" store "*)
+    BENCH_STORE_DRIVER=$(build_driver bellglass-store store_bench)
+    export BENCH_STORE_DRIVER
+    ;;
 esac
 exec "$venv/bin/python" -B bench/run.py --binary "$(realpath "$binary")" --scratch target/bench "$@"

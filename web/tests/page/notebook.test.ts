@@ -2,32 +2,21 @@
 
 import { expect, expectAccessible, test } from "../fixtures";
 
-test("a person's cell and the job's steps share a kernel", async ({ page, server }) => {
+test("JupyterLab of a running job has a tab of its own", async ({ page, server }) => {
   test.setTimeout(240_000);
   const id = await server.schedule({
     image: "desktop",
-    steps: [
-      { tool: "python", code: "answer = 6 * 7" },
-      { tool: "shell", command: "until test -e enough.txt; do sleep 0.2; done" },
-      { tool: "python", code: "print('the person said', said)" },
-    ],
+    steps: [{ tool: "shell", command: "until test -e enough.txt; do sleep 0.2; done" }],
   });
   await page.goto(`${server.url}/watch/${id}#notebook`);
   const opened = page.context().waitForEvent("page");
   await page.getByRole("link", { name: "Open JupyterLab" }).click();
   const lab = await opened;
-  await lab.locator(".jp-LauncherCard[data-category='Notebook'][title='Python']").click({ timeout: 120_000 });
-  const cell = lab.locator(".jp-Notebook .jp-Cell").first().locator(".cm-content");
-  await cell.click();
-  await lab.keyboard.type("said = 'hello'; answer");
-  await lab.keyboard.press("Shift+Enter");
-  await expect(lab.locator(".jp-OutputArea-output").first()).toContainText("42", { timeout: 60_000 });
-
+  await expect(lab.locator(".jp-LauncherCard[data-category='Notebook'][title='Python']")).toBeVisible({ timeout: 120_000 });
   // No address that a person could pass on lets anybody in.
   expect(lab.url()).not.toMatch(/token|ticket/);
-
   await server.put(id, "enough.txt");
-  await expect(page.locator("[data-output='3']")).toContainText("the person said hello", { timeout: 60_000 });
+  await server.ended(id);
 });
 
 test("the notebook that a job left is shown as text and pictures", async ({ page, server }) => {
