@@ -120,9 +120,8 @@ async fn a_person_types_in_a_shell_that_has_the_size_of_the_window() {
     let guest = TestGuest::start();
     let client = guest.connect().await;
     let mut shell = open_shell(&client, 91, 17).await;
-    shell.data(b"stty size; [ -t 0 ] && echo a-$TERM\n").await;
-    shows(&mut shell, "17 91").await;
-    shows(&mut shell, "a-xterm-256color").await;
+    shell.data(b"echo $(stty size) $([ -t 0 ] && echo a-$TERM)\n").await;
+    shows(&mut shell, "17 91 a-xterm-256color").await;
     let size = TerminalSize { columns: 100, rows: 30 };
     shell.send(&Receipt::Resized { size }).await;
     shell.data(b"stty size\n").await;
