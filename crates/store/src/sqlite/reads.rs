@@ -11,7 +11,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqlitePool};
 
 use super::rows::{self, integer, job_id, moment, natural, status};
 use crate::line::read_line;
-use crate::reading::contains_pattern;
+use crate::reading::{self, contains_pattern};
 use crate::title::SHORTENED;
 use crate::{
     JobFilter, JobOutline, JobPage, JobSummary, LogEnd, PAGE_BYTES, StoreError, is_recording,
@@ -61,34 +61,14 @@ pub(super) async fn outline(readers: &SqlitePool, job: JobId) -> Result<JobOutli
     let row = sqlx::query(rows::ONE).bind(job.to_string()).fetch_optional(readers).await?;
     let row = rows::read_row(&row.ok_or(StoreError::NotFound(job))?)?;
     let result = match row.result_seq {
-        Some(seq) => match event(readers, job, seq).await? {
-            EventBody::ResultStored { result } => Some(result),
-            other => return Err(unexpected(job, seq, &other)),
-        },
+        Some(seq) => Some(event(readers, job, seq).await?),
         None => None,
     };
-    let error = match row.status.is_terminal() {
-        true => match event(readers, job, row.last_seq).await? {
-            EventBody::Finished { end } => end.error,
-            other => return Err(unexpected(job, row.last_seq, &other)),
-        },
+    let end = match row.status.is_terminal() {
+        true => Some(event(readers, job, row.last_seq).await?),
         false => None,
     };
-    Ok(JobOutline {
-        id: row.id,
-        name: row.name,
-        status: row.status,
-        cancel_requested: row.cancel_requested,
-        scheduled_at: row.scheduled_at,
-        started_at: row.started_at,
-        finished_at: row.finished_at,
-        steps_done: row.steps_done,
-        steps_total: row.steps_total,
-        failed_steps: row.failed_steps,
-        result,
-        error,
-        last_seq: row.last_seq,
-    })
+    reading::outline(row, result, end)
 }
 
 async fn event(readers: &SqlitePool, job: JobId, seq: u64) -> Result<EventBody, StoreError> {
@@ -100,10 +80,6 @@ async fn event(readers: &SqlitePool, job: JobId, seq: u64) -> Result<EventBody, 
             .await?;
     let line = line.ok_or_else(|| StoreError::Corrupt(format!("job {job} has no event {seq}")))?;
     Ok(read_line(job, line)?.event.body)
-}
-
-fn unexpected(job: JobId, seq: u64, body: &EventBody) -> StoreError {
-    StoreError::Corrupt(format!("event {seq} of job {job} is `{}`", body.kind()))
 }
 
 pub(super) async fn events_after(
