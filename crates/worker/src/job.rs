@@ -23,7 +23,6 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::capture::Capture;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Clock;
-use crate::control::DesktopControl;
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe, gone, kept_by};
 use crate::job_log::JobLog;
@@ -237,8 +236,6 @@ async fn work(
     (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
 ) -> Result<Ending, StoreError> {
-    let presence = shared.live.enter(log.clone(), sandbox.guest().clone(), spec);
-    presence.control.take_back().await?;
     // A wish to cancel, or a new policy, that came between the claim and now was heard by nobody.
     let now = shared.store.job(log.job).await?;
     if now.cancel_requested {
@@ -249,8 +246,7 @@ async fn work(
     }
     let _following = way_out.follow(sandbox.guest().clone(), network_changed);
     let mut clock = log.look(|view| Clock::start(view, stop.clone()));
-    let control = &presence.control;
-    let ran = run_to_the_end(shared, log, spec, sandbox, control, &mut clock, stop).await;
+    let ran = run_to_the_end(shared, log, spec, sandbox, &mut clock, stop).await;
     // Whether the time was up is decided from here on.
     clock.stop().await;
     Ok(match (ran, stop.reason()) {
@@ -274,7 +270,6 @@ async fn run_to_the_end(
     log: &JobLog,
     spec: &JobSpec,
     sandbox: &Sandbox,
-    control: &DesktopControl,
     clock: &mut Clock,
     stop: &StopSwitch,
 ) -> Result<Ending, HandsError> {
@@ -293,6 +288,9 @@ async fn run_to_the_end(
         () = sandbox.gone() => return Err(gone()),
         reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
     }
+    // Not before: what somebody puts into a workspace that is still put back would be lost with no word.
+    let presence = shared.live.enter(log.clone(), sandbox.guest().clone(), spec);
+    presence.control.take_back().await?;
     let mut servers = Vec::new();
     let (mut mind, models): (Box<dyn Mind>, Line) = match &spec.work {
         Work::Steps(steps) => (Box::new(Playbook::new(steps.clone(), spec.on_error)), Line::new()),
@@ -344,7 +342,8 @@ async fn run_to_the_end(
     let changes = shared.store.changes();
     let past = Past::of(&*shared.store, spec).await?;
     let embedder = shared.embedder.as_ref();
-    let mut world = JobWorld::new(hands, past, control, changes, clock, servers, embedder);
+    let mut world =
+        JobWorld::new(hands, past, &presence.control, changes, clock, servers, embedder);
     let driven = drive(&mut *mind, &models, &mut world).await;
     if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven) {
         world.keep_last_context(context).await?;
