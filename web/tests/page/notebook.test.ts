@@ -2,7 +2,34 @@
 
 import { expect, expectAccessible, test } from "../fixtures";
 
-test("JupyterLab of a running job has a tab of its own", async ({ page, server }) => {
+test("a person's cell and the job's steps share a kernel", async ({ page, server }) => {
+  test.setTimeout(240_000);
+  const id = await server.schedule({
+    image: "desktop",
+    steps: [
+      { tool: "python", code: "answer = 6 * 7" },
+      { tool: "shell", command: "until test -e enough.txt; do sleep 0.2; done" },
+      { tool: "python", code: "print('the person said', said)" },
+    ],
+  });
+  await page.goto(`${server.url}/watch/${id}#notebook`);
+  const lab = page.frameLocator("iframe[title='JupyterLab']");
+  await lab.locator(".jp-LauncherCard[data-category='Notebook'][title='Python']").click({ timeout: 120_000 });
+  await expect(lab.getByText("Python | Idle")).toBeVisible({ timeout: 60_000 });
+  const cell = lab.locator(".jp-Notebook .jp-Cell").first().locator(".cm-content");
+  await cell.click();
+  await page.keyboard.type("said = 'hello'; answer");
+  await page.keyboard.press("Shift+Enter");
+  await expect(lab.locator(".jp-OutputArea-output").first()).toContainText("42", { timeout: 60_000 });
+
+  // No address that a person could pass on lets anybody in.
+  for (const frame of page.frames()) expect(frame.url()).not.toMatch(/token|ticket/);
+
+  await server.put(id, "enough.txt");
+  await expect(page.locator("[data-output='3']")).toContainText("the person said hello", { timeout: 60_000 });
+});
+
+test("JupyterLab opens in a tab of its own too", async ({ page, server }) => {
   test.setTimeout(240_000);
   const id = await server.schedule({
     image: "desktop",
@@ -10,10 +37,9 @@ test("JupyterLab of a running job has a tab of its own", async ({ page, server }
   });
   await page.goto(`${server.url}/watch/${id}#notebook`);
   const opened = page.context().waitForEvent("page");
-  await page.getByRole("link", { name: "Open JupyterLab" }).click();
+  await page.getByRole("link", { name: "Open in a tab of its own" }).click();
   const lab = await opened;
   await expect(lab.locator(".jp-LauncherCard[data-category='Notebook'][title='Python']")).toBeVisible({ timeout: 120_000 });
-  // No address that a person could pass on lets anybody in.
   expect(lab.url()).not.toMatch(/token|ticket/);
   await server.put(id, "enough.txt");
   await server.ended(id);

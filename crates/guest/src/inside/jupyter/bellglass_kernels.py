@@ -13,8 +13,10 @@ class SharedKernelManager(ServerKernelManager):
 
     autorestart = Bool(False)
 
-    async def start_kernel(self, **_):
+    async def start_kernel(self, kernel_id=None, **_):
         self._attempted_start = True
+        # By which a notebook's socket finds it again.
+        self.kernel_id = self.kernel_id or kernel_id
         await self._connect("attach")
 
     async def restart_kernel(self, now=False, newports=False, **_):

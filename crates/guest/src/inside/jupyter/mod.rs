@@ -34,6 +34,7 @@ const SEARCH_PATH: &str = "/usr/bin:/bin";
 const BASE: &str = "/";
 
 const KERNELS: &str = include_str!("bellglass_kernels.py");
+const FRAMED: &str = include_str!("bellglass_framed.py");
 const CONFIGURATION: &str = include_str!("server_config.py");
 
 /// The JupyterLab of a sandbox, once there is one.
@@ -130,9 +131,14 @@ fn lay_out(folder: &Path) -> io::Result<()> {
         })
         .to_string()
     };
+    // There is nobody outside to ask.
+    let settings =
+        json!({ "@jupyterlab/apputils-extension:notification": { "fetchNews": "false" } });
     let files = [
+        ("config/labconfig/default_setting_overrides.json", settings.to_string()),
         ("server_config.py", CONFIGURATION.to_owned()),
         ("python/bellglass_kernels.py", KERNELS.to_owned()),
+        ("python/bellglass_framed.py", FRAMED.to_owned()),
         ("data/kernels/python3/kernel.json", kernel("Python", "python")),
         ("data/kernels/deno/kernel.json", kernel("TypeScript", "typescript")),
     ];

@@ -2,6 +2,9 @@
 # let in, so it asks for no token: who is in the sandbox can run everything anyway.
 import os
 
+import bellglass_framed
+
+bellglass_framed.apply()
 c = get_config()  # noqa: F821
 
 folder = os.environ["BELLGLASS_JUPYTER"]
