@@ -4,7 +4,7 @@ CARGO ?= cargo
 binary := target/release/bellglass
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos test-api test-local-model test-mcp build page image lint bench fuzz pictures clean
+.PHONY: help demo test images-of-tests chaos test-api test-local-model test-mcp build page image lint bench fuzz pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,21 +17,23 @@ demo: ## Build everything, run three example jobs, keep serving (ONCE=1: exit af
 	@scripts/demo.sh
 
 # Everything is compiled once, with the tests: another choice of packages would have other features.
-# The image is built before the tests because they start real sandboxes; benchmarks and fuzz targets
-# are tried for a few seconds so that they cannot rot unseen; the API is held against its document and the
-# page is tested in a browser; nextest comes last and sums up.
+# The images are built before the tests, which start real sandboxes, and beside the lints, since they mostly
+# wait for packages; benchmarks and fuzz targets are tried for a few seconds so that they cannot rot unseen; the
+# API is held against its document and the page is tested in a browser; nextest comes last and sums up.
 test: ## Format, lints, licences and all tests
 	@scripts/setup.sh test
 	@scripts/page.sh build
-	$(MAKE) --no-print-directory lint
 	$(CARGO) nextest run --workspace --locked --no-run --cargo-quiet
-	target/debug/bellglass image build
-	target/debug/bellglass image build desktop
+	$(MAKE) --no-print-directory --jobs=2 --output-sync lint images-of-tests
 	bench/run.sh --smoke
 	FUZZ_SECONDS=2 scripts/fuzz.sh
 	scripts/api-conformance.sh 10
 	scripts/page.sh test
 	$(CARGO) nextest run --workspace --locked
+
+images-of-tests:
+	target/debug/bellglass image build
+	target/debug/bellglass image build desktop
 
 chaos: ## Hundreds of jobs while processes are killed, stopped and cut off (CHAOS_SEED=… for the same dice)
 	@scripts/setup.sh test

@@ -90,11 +90,12 @@ install_tools() {
 # A driver that uses our own crates; built like the program that is measured. Prints where it is.
 #   build_driver PACKAGE EXAMPLE
 build_driver() {
-    local folder=release profile=(--release)
+    local folder=release choice=(--release --package "$1")
     case $binary in
-    */debug/*) folder=debug profile=() ;;
+    # As the tests are built: another choice of packages would compile what all depend on anew.
+    */debug/*) folder=debug choice=(--workspace) ;;
     esac
-    cargo build --quiet --locked "${profile[@]}" --package "$1" --example "$2" ||
+    cargo build --quiet --locked "${choice[@]}" --example "$2" ||
         fail "the driver $2 could not be built"
     realpath "${CARGO_TARGET_DIR:-target}/$folder/examples/$2"
 }
