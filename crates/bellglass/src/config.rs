@@ -493,9 +493,16 @@ fn default_budget() -> Budget {
 
 /// Reads an address such as `http://user:password@proxy.example:3128`.
 fn parse_proxy(text: &str) -> anyhow::Result<UpstreamProxy> {
-    let rest = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let rest = match text.split_once("://") {
+        None => text,
+        Some(("http", rest)) => rest,
+        Some((scheme, _)) => anyhow::bail!(
+            "the proxy in the environment is one for `{scheme}`; only those like http://HOST:PORT can be used"
+        ),
+    };
+    let rest = rest.trim_end_matches('/');
     let (credentials, place) = match rest.rsplit_once('@') {
-        Some((credentials, place)) => (Some(credentials.to_owned()), place),
+        Some((credentials, place)) => (Some(decoded(credentials)?), place),
         None => (None, rest),
     };
     let (host, port) = place.rsplit_once(':').unwrap_or((place, "80"));
@@ -503,6 +510,12 @@ fn parse_proxy(text: &str) -> anyhow::Result<UpstreamProxy> {
     // The text may hold a password, so it is not shown.
     let port = port.context("the proxy in the environment is not like http://HOST:PORT")?;
     Ok(UpstreamProxy { host: host.to_owned(), port, credentials })
+}
+
+/// A name and a password as they are meant, without the escapes that an address needs.
+fn decoded(credentials: &str) -> anyhow::Result<String> {
+    let decoded = percent_encoding::percent_decode_str(credentials).decode_utf8();
+    Ok(decoded.context("the password of the proxy in the environment is no text")?.into_owned())
 }
 
 fn cores() -> usize {

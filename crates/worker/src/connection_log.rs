@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bellglass_protocol::event::EventBody;
-use bellglass_protocol::network::Connection;
+use bellglass_protocol::network::{Connection, Verdict};
 use bellglass_sandbox::egress::ConnectionLog;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -17,12 +17,15 @@ use crate::recording::Recording;
 /// How long connections are gathered before they become events.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// Different hosts in one gathering. What a hostile program adds beyond that is summed up.
+/// Different hosts in one gathering that nothing was sent to. What a hostile program adds beyond that is
+/// summed up; where something may have gone to is always told, lest it hide in a flood of refusals.
 const MOST_HOSTS: usize = 50;
 
 /// The same once the job's records are short: longer gatherings, and of few hosts.
 const SHORT_GATHER: Duration = Duration::from_secs(10);
 const SHORT_MOST_HOSTS: usize = 3;
+/// Hosts that were really reached in one of these longer gatherings, each a connection that somebody answered.
+const SHORT_MOST_REACHED: usize = 200;
 
 /// Stands for all hosts beyond [`MOST_HOSTS`].
 const OTHERS: &str = "(others)";
@@ -70,13 +73,11 @@ impl NetworkJournal {
 impl Gathering {
     fn take(&self, recording: Recording) -> Vec<EventBody> {
         let mut gathered = std::mem::take(&mut *self.lock());
-        if recording == Recording::Short && gathered.len() > SHORT_MOST_HOSTS {
-            let rest = gathered.split_off(SHORT_MOST_HOSTS);
-            rest.into_iter().for_each(|(mut connection, count)| {
-                connection.host = OTHERS.into();
-                connection.port = 0;
-                add(&mut gathered, connection, count);
-            });
+        if recording == Recording::Short {
+            let (reached, refused): (Vec<_>, Vec<_>) =
+                gathered.into_iter().partition(|(connection, _)| is_reached(connection.verdict));
+            gathered = summed_up(reached, SHORT_MOST_REACHED);
+            gathered.extend(summed_up(refused, SHORT_MOST_HOSTS));
         }
         let event = |(connection, count)| EventBody::NetworkConnection { connection, count };
         gathered.into_iter().map(event).collect()
@@ -90,16 +91,43 @@ impl Gathering {
 impl ConnectionLog for Gathering {
     fn connection(&self, mut connection: Connection) {
         let mut gathered = self.lock();
-        if gathered.len() >= MOST_HOSTS {
-            let known = gathered.iter().any(|(other, _)| is_same(other, &connection));
-            if !known {
-                connection.host = OTHERS.into();
-                connection.port = 0;
+        if !is_reached(connection.verdict) {
+            let refused = || gathered.iter().filter(|(other, _)| !is_reached(other.verdict));
+            let is_known = refused().any(|(other, _)| is_same(other, &connection));
+            if !is_known && refused().count() >= MOST_HOSTS {
+                hide_host(&mut connection);
             }
         }
         add(&mut gathered, connection, 1);
         drop(gathered);
         self.arrived.notify_one();
+    }
+}
+
+/// The first so many, and all others as one.
+fn summed_up(all: Vec<(Connection, u64)>, most: usize) -> Vec<(Connection, u64)> {
+    let mut all = all.into_iter();
+    let mut kept: Vec<_> = all.by_ref().take(most).collect();
+    for (mut connection, count) in all {
+        hide_host(&mut connection);
+        add(&mut kept, connection, count);
+    }
+    kept
+}
+
+fn hide_host(connection: &mut Connection) {
+    connection.host = OTHERS.into();
+    connection.port = 0;
+}
+
+/// Whether bytes of the job's can have gone there.
+fn is_reached(verdict: Verdict) -> bool {
+    match verdict {
+        Verdict::Allowed | Verdict::CutByPolicy => true,
+        Verdict::RefusedByPolicy
+        | Verdict::RefusedPrivateAddress
+        | Verdict::NotResolved
+        | Verdict::NotConnected => false,
     }
 }
 
@@ -138,27 +166,40 @@ async fn write(gathering: Arc<Gathering>, log: JobLog, closing: CancellationToke
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bellglass_protocol::network::Verdict;
+
+    fn to(host: String, verdict: Verdict) -> Connection {
+        Connection { host, port: 443, verdict, bytes_out: 1, bytes_in: 0 }
+    }
+
+    #[test]
+    fn what_was_reached_cannot_hide_in_a_flood_of_refusals() {
+        for recording in [Recording::Full, Recording::Short] {
+            let gathering = Gathering::default();
+            for n in 0..500 {
+                gathering.connection(to(format!("host{n}"), Verdict::RefusedByPolicy));
+            }
+            gathering.connection(to("taken.example".into(), Verdict::Allowed));
+            let told = gathering.take(recording).into_iter().any(|event| {
+                matches!(event, EventBody::NetworkConnection { connection, .. }
+                    if connection.host == "taken.example" && connection.port == 443)
+            });
+            assert!(told, "{recording:?}");
+        }
+    }
 
     #[test]
     fn a_flood_of_connections_is_summed_up() {
         for (recording, most) in
             [(Recording::Full, MOST_HOSTS), (Recording::Short, SHORT_MOST_HOSTS)]
         {
-            summed_up(recording, most);
+            is_summed_up(recording, most);
         }
     }
 
-    fn summed_up(recording: Recording, most: usize) {
+    fn is_summed_up(recording: Recording, most: usize) {
         let gathering = Gathering::default();
         for n in 0..10_000u32 {
-            gathering.connection(Connection {
-                host: format!("host{}", n % 500),
-                port: 443,
-                verdict: Verdict::RefusedByPolicy,
-                bytes_out: 1,
-                bytes_in: 0,
-            });
+            gathering.connection(to(format!("host{}", n % 500), Verdict::RefusedByPolicy));
         }
         let events = gathering.take(recording);
         assert_eq!(events.len(), most + 1);

@@ -86,12 +86,10 @@ impl SandboxHands<'_> {
         let ended = self.run_and_keep(n, &call, &mut capture, &mut events).await;
         let outcome = match ended {
             Ok((mut outcome, counted_by_guest)) => {
-                if outcome.status.is_failure() {
-                    let kills = self.sandbox.out_of_memory_kills().await;
-                    // Where no control group counts, the guest does.
-                    let kills = kills.saturating_sub(kills_before).max(counted_by_guest);
-                    outcome::note_out_of_memory(&mut outcome, kills, &self.limits);
-                }
+                let kills = self.sandbox.out_of_memory_kills().await;
+                // Where no control group counts, the guest does.
+                let kills = kills.saturating_sub(kills_before).max(counted_by_guest);
+                outcome::note_out_of_memory(&mut outcome, kills, &self.limits);
                 Ok(outcome)
             }
             Err(error) => match error.interrupts_as() {

@@ -106,7 +106,10 @@ pub(crate) fn note_out_of_memory(outcome: &mut StepOutcome, kills: u64, limits: 
         limits.memory
     );
     add_line(outcome, &format!("out_of_memory: {message}"));
-    outcome.error.get_or_insert(ToolError { code: "out_of_memory".into(), message });
+    // A step may get over the end of a process of its own.
+    if outcome.status.is_failure() {
+        outcome.error.get_or_insert(ToolError { code: "out_of_memory".into(), message });
+    }
 }
 
 /// Adds a remark of ours to what a model is shown.

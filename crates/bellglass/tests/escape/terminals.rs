@@ -25,3 +25,18 @@ async fn pasting_into_a_console() {
     ];
     assert_refused_to_all(&attempts).await;
 }
+
+#[tokio::test]
+async fn other_code_of_the_kernel_behind_a_terminal() {
+    let modem = "struct.pack('i', 21)";
+    let attempts = [
+        (format!("ours, theirs = pty.openpty()\nfcntl.ioctl(theirs, 0x5423, {modem})"), "EPERM"),
+        (format!("ours, theirs = pty.openpty()\nfcntl.ioctl(ours, 0x5423, {modem})"), "EPERM"),
+        (
+            format!("ours, theirs = pty.openpty()\ncall('ioctl', theirs, 0x100005423, {modem})"),
+            "EPERM",
+        ),
+    ];
+    let attempts: Vec<_> = attempts.iter().map(|(code, error)| (code.as_str(), *error)).collect();
+    assert_refused_to_all(&attempts).await;
+}

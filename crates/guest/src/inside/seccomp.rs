@@ -152,6 +152,8 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
     // TIOCSTI and TIOCLINUX, which C libraries declare with different widths.
     const TYPE_INTO_TERMINAL: u32 = 0x5412;
     const PASTE_INTO_CONSOLE: u32 = 0x541c;
+    // TIOCSETD.
+    const SET_LINE_DISCIPLINE: u32 = 0x5423;
     // The rest of a socket's type are flags.
     const SOCKET_KIND: u32 = 0xf;
     const SOCK_DCCP: libc::c_int = 6;
@@ -211,9 +213,14 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
     // Other personalities switch protections off, such as the random layout of memory.
     let other = |value| Condition::IsNot { argument: 0, value };
     let personality = vec![vec![other(0), other(QUERY_PERSONALITY)]];
-    // These type into the terminal of somebody else.
+    // Two type into the terminal of somebody else; the third puts seldom used code of the kernel, such as that
+    // of modems, behind a terminal.
     let terminal = |value| vec![Condition::Is { argument: 1, value }];
-    let ioctl = vec![terminal(TYPE_INTO_TERMINAL), terminal(PASTE_INTO_CONSOLE)];
+    let ioctl = vec![
+        terminal(TYPE_INTO_TERMINAL),
+        terminal(PASTE_INTO_CONSOLE),
+        terminal(SET_LINE_DISCIPLINE),
+    ];
 
     let mut rules = BTreeMap::from([
         (libc::SYS_clone, clone),

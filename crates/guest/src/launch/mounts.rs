@@ -9,7 +9,9 @@ use bellglass_protocol::launch::{IdMapping, LaunchOrder};
 use bellglass_protocol::quantity::ByteSize;
 
 use super::Failed;
-use super::syscalls::{Stage as _, attach_mount, mount, open_tree_clone, set_id_mapped};
+use super::syscalls::{
+    Stage as _, attach_mount, mount, open_tree_clone, set_id_mapped, set_read_only,
+};
 
 /// Where the image comes from.
 pub(super) enum ImageSource {
@@ -55,7 +57,10 @@ impl ImageSource {
     fn attach(self, target: &Path) -> Result<(), Failed> {
         match self {
             Self::Shifted(tree) => attach_mount(tree.as_fd(), target).stage("attach the image"),
-            Self::Folder(_) => mount(".", target, "", libc::MS_BIND, "").stage("attach the image"),
+            Self::Folder(_) => {
+                mount(".", target, "", libc::MS_BIND, "").stage("attach the image")?;
+                set_read_only(target).stage("make the image read-only")
+            }
         }
     }
 }

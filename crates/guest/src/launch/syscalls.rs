@@ -1,6 +1,6 @@
 //! The few system calls that have no safe wrapper, and errors that say at which stage they came.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -89,26 +89,43 @@ pub(super) fn open_tree_clone(path: &Path) -> io::Result<OwnedFd> {
     })
 }
 
-/// Makes a detached mount read-only and shifts its owners by the ids of a user namespace.
+/// Makes a detached mount one to look at, and shifts its owners by the ids of a user namespace.
 pub(super) fn set_id_mapped(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_IDMAP
-            | libc::MOUNT_ATTR_RDONLY
-            | libc::MOUNT_ATTR_NOSUID
-            | libc::MOUNT_ATTR_NODEV,
+        attr_set: libc::MOUNT_ATTR_IDMAP | ONLY_TO_LOOK_AT,
         attr_clr: 0,
         propagation: 0,
         userns_fd: namespace.as_raw_fd() as u64,
     };
-    // SAFETY: both descriptors are open, the path is an empty NUL-terminated text, and the
-    // attributes are a valid structure of the size given.
+    set_attributes(mount, c"", libc::AT_EMPTY_PATH, &attributes)
+}
+
+/// Makes what is mounted at `target` one to look at, and takes nothing away that holds for it already.
+pub(super) fn set_read_only(target: &Path) -> io::Result<()> {
+    let target = CString::new(target.as_os_str().as_encoded_bytes())?;
+    let attributes =
+        libc::mount_attr { attr_set: ONLY_TO_LOOK_AT, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    set_attributes(rustix::fs::CWD, &target, 0, &attributes)
+}
+
+const ONLY_TO_LOOK_AT: u64 =
+    libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+
+fn set_attributes(
+    mount: BorrowedFd<'_>,
+    path: &CStr,
+    flags: i32,
+    attributes: &libc::mount_attr,
+) -> io::Result<()> {
+    // SAFETY: the descriptors are open or the folder that the process is in, the path is a NUL-terminated text,
+    // and the attributes are a valid structure of the size given.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            &raw const attributes,
+            path.as_ptr(),
+            flags,
+            std::ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     };

@@ -111,8 +111,8 @@ pub(super) async fn dial(egress: &Arc<Egress>, host: &str, port: u16) -> Result<
     match try_dial(egress, host, port).await {
         Ok(stream) => {
             let counts = Arc::new(Counts::default());
-            let (number, cut) = egress.live.enter(host, port);
-            if !egress.allows(host, port) {
+            let (number, cut) = egress.live.enter(bare(host), port);
+            if !egress.allows(bare(host), port) {
                 // The policy was changed while the connection was made, and did not see it yet.
                 cut.cancel();
             }
@@ -135,8 +135,13 @@ pub(super) async fn dial(egress: &Arc<Egress>, host: &str, port: u16) -> Result<
     }
 }
 
+/// An address of IPv6 stands in brackets beside a port; policies and grants name it without.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
+}
+
 async fn try_dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, Verdict> {
-    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let bare = bare(host);
     if !egress.allows_or_asks(bare, port).await {
         return Err(Verdict::RefusedByPolicy);
     }

@@ -12,7 +12,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::dial::{Dialed, dial};
-use super::message::{Body, empty, refuse, remove_hop_by_hop, say};
+use super::message::{Body, NO_ECHO, asks_for_an_echo, empty, refuse, remove_hop_by_hop, say};
 use super::secret::Scheme;
 use super::target::target;
 use super::{Client, Egress};
@@ -72,6 +72,10 @@ async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Respons
     let Some((host, port)) = target(request.uri(), Some(Scheme::Http.default_port())) else {
         return say(StatusCode::BAD_REQUEST, "the address has no host");
     };
+    let secrets = egress.secrets_for(Scheme::Http, &host, port);
+    if !secrets.is_empty() && asks_for_an_echo(request.method()) {
+        return say(StatusCode::BAD_REQUEST, NO_ECHO);
+    }
     let Dialed { stream, record } = match dial(&egress, &host, port).await {
         Ok(dialed) => dialed,
         Err(verdict) => return refuse(verdict, &host, port),
@@ -88,7 +92,7 @@ async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Respons
     });
     make_plain(&mut request, &host, port);
     let path = request.uri().path().to_owned();
-    for secret in egress.secrets_for(Scheme::Http, &host, port) {
+    for secret in secrets {
         secret.put_into(request.headers_mut(), &path);
     }
     match sender.send_request(request).await {

@@ -29,7 +29,7 @@ use super::ByteStream;
 use super::authority::{Authority, provider};
 use super::dial::{Dialed, Record};
 use super::http::{LARGEST_HEAD, PATIENCE};
-use super::message::{Body, remove_hop_by_hop, say};
+use super::message::{Body, NO_ECHO, asks_for_an_echo, remove_hop_by_hop, say};
 use super::secret::{BoundSecret, Scheme, canonical};
 
 /// How long a handshake may take, on either side.
@@ -160,7 +160,12 @@ impl Exchange {
             Err(why) => return say(StatusCode::BAD_GATEWAY, why),
         };
         let upgrade = request.headers().get(header::UPGRADE).cloned();
+        let host = request.headers().get(header::HOST).cloned();
         remove_hop_by_hop(request.headers_mut());
+        // The host that was judged is the host that is asked for, also if the client calls it a hop.
+        if let Some(host) = host {
+            request.headers_mut().insert(header::HOST, host);
+        }
         // It was answered here already.
         request.headers_mut().remove(header::EXPECT);
         let path = request.uri().path().to_owned();
@@ -227,6 +232,9 @@ fn check<B>(request: &Request<B>, host: &str, port: u16) -> Result<(), &'static 
     let uri = request.uri();
     if request.method() == Method::CONNECT || uri.authority().is_some() || uri.scheme().is_some() {
         return Err("a request over this connection names a path and no host");
+    }
+    if asks_for_an_echo(request.method()) {
+        return Err(NO_ECHO);
     }
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (Some(named), None) = (hosts.next(), hosts.next()) else {

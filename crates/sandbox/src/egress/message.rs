@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::{Response, StatusCode, header};
+use hyper::{Method, Response, StatusCode, header};
 
 pub(super) type Body = BoxBody<Bytes, hyper::Error>;
 
@@ -70,3 +70,11 @@ pub(super) fn say(status: StatusCode, text: &str) -> Response<Body> {
 pub(super) fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed()
 }
+
+/// Whether a server would answer with the request itself, and so tell a secret that was put into it.
+pub(super) fn asks_for_an_echo(method: &Method) -> bool {
+    matches!(method.as_str(), "TRACE" | "TRACK")
+}
+
+pub(super) const NO_ECHO: &str =
+    "a request that is sent back as it came is not passed on to this host";

@@ -78,6 +78,8 @@ async fn requests_that_could_be_read_in_two_ways_never_reach_the_host() {
         format!("GET https://other.example/v1/f HTTP/1.1\r\nHost: {place}\r\n\r\n"),
         format!("GET https://{place}/v1/g HTTP/1.1\r\nHost: {place}\r\n\r\n"),
         format!("CONNECT other.example:443 HTTP/1.1\r\nHost: {place}\r\n\r\n"),
+        format!("TRACE /v1/t HTTP/1.1\r\nHost: {place}\r\n\r\n"),
+        format!("TRACK /v1/t HTTP/1.1\r\nHost: {place}\r\n\r\n"),
         format!("GET /v1/h HTTP/1.1\r\nHost: {place}\r\nA: b\r\n c\r\n\r\n"),
         format!("GET /v1/i HTTP/1.1\r\nHost : {place}\r\n\r\n"),
         format!(
@@ -91,6 +93,22 @@ async fn requests_that_could_be_read_in_two_ways_never_reach_the_host() {
         assert!(head.starts_with("HTTP/1.1 400"), "{request}: {head}");
     }
     assert_eq!(text(&got), "");
+}
+
+#[tokio::test]
+async fn a_host_that_is_called_a_hop_is_still_named() {
+    let (listener, here) = listen().await;
+    let host = certified("api.example");
+    let got = remember(listener, Some(host.acceptor));
+    let (egress, _) = open_proxy(Names::default().with("api.example", &[here]));
+    let setting = setting(egress, here.port(), &host.authority);
+    let place = format!("api.example:{}", here.port());
+    let trusted = setting.authority.certificate();
+    let stream = client(&setting.egress, &place, "api.example", trusted).await.unwrap();
+    let request = format!("GET /v1/x HTTP/1.1\r\nHost: {place}\r\nConnection: host\r\n\r\n");
+    let answer = exchange(stream, request.as_bytes()).await;
+    assert!(answer.ends_with("hi"), "{answer}");
+    assert!(text(&got).contains(&format!("host: {place}\r\n")), "{}", text(&got));
 }
 
 #[tokio::test]
