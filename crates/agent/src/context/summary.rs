@@ -8,13 +8,21 @@ use crate::tokens::count;
 /// The most of one answer, call or result that whoever summarises is shown.
 const MOST_PIECE: usize = 3_000;
 
+/// How the note begins that a summary is in the conversation.
+const OPENING: &str = "[Summary of what happened up to entry ";
+
 /// How a summary stands in the conversation.
 pub(super) fn as_note(summary: &Summary) -> String {
     format!(
-        "[Summary of what happened up to entry {} of the history. The entries themselves can be \
-         found with recall and read with read_history.]\n\n{}",
+        "{OPENING}{} of the history. The entries themselves can be found with recall and read with \
+         read_history.]\n\n{}",
         summary.through, summary.text
     )
+}
+
+/// The words of the summary that a note is, if it is one.
+fn summarised_before(note: &str) -> Option<&str> {
+    note.starts_with(OPENING).then(|| note.split_once("\n\n").map(|(_, text)| text)).flatten()
 }
 
 /// A part of a conversation as text of about `most` tokens.
@@ -22,7 +30,11 @@ pub(super) fn render(units: &[Unit], most: u64) -> String {
     let mut text = String::new();
     for unit in units {
         match unit {
-            Unit::Note(note) => piece(&mut text, &format!("entry {}, user", note.seq), &note.text),
+            // What the user said, and what an earlier summary kept, is not cut piece by piece: it is
+            // all that is left of what it stands for.
+            Unit::Note(note) => {
+                text.push_str(&format!("[entry {}, user] {}\n", note.seq, note.text));
+            }
             Unit::Turn(turn) => {
                 for block in turn.blocks.iter() {
                     let by = format!("entry {}, you", turn.seq);
@@ -48,14 +60,23 @@ fn piece(text: &mut String, by: &str, words: &str) {
     text.push_str(&format!("[{by}] {}\n", head_and_tail(words, MOST_PIECE)));
 }
 
+/// How a summary begins that no model wrote.
+const HEADING: &str = "What was done, one line each";
+
 /// A summary that is put together without a model: what was done, one line each.
 pub(super) fn without_a_model(units: &[Unit], most: u64) -> String {
     let mut lines = Vec::new();
     for unit in units {
         match unit {
-            Unit::Note(note) => {
-                lines.push(format!("entry {}: user: {}", note.seq, first_line(&note.text)));
-            }
+            Unit::Note(note) => match summarised_before(&note.text) {
+                Some(words) => {
+                    let words = words.lines().filter(|line| !line.starts_with(HEADING));
+                    lines.extend(words.map(str::to_owned));
+                }
+                None => {
+                    lines.push(format!("entry {}: user: {}", note.seq, first_line(&note.text)));
+                }
+            },
             Unit::Turn(turn) => {
                 for block in turn.blocks.iter() {
                     if let AnswerBlock::ToolCall { name, arguments, .. } = block {
@@ -82,7 +103,7 @@ pub(super) fn without_a_model(units: &[Unit], most: u64) -> String {
     }
     kept.reverse();
     let left_out = lines.len() - kept.len();
-    format!("What was done, one line each ({left_out} older lines left out):\n{}", kept.join("\n"))
+    format!("{HEADING} ({left_out} older lines left out):\n{}", kept.join("\n"))
 }
 
 fn first_line(text: &str) -> String {
@@ -119,6 +140,27 @@ fn head_and_tail(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn context_with_a_summary(words: &str) -> crate::context::Context {
+        let mut context = crate::context::Context::default();
+        context.add_note(1, "the task");
+        let text = words.to_owned();
+        context.add_note(2, &as_note(&Summary { through: 9, text, usage: None, cost_usd: None }));
+        context
+    }
+
+    #[test]
+    fn what_an_earlier_summary_kept_reaches_the_next_one() {
+        let filler = "entry 3: shell make\n".repeat(400);
+        let words =
+            format!("{HEADING} (2 older lines left out):\n{filler}entry 7: MARKER\n{filler}");
+        let context = context_with_a_summary(&words);
+        let units = context.units.as_slice();
+        assert!(render(units, 100_000).contains("MARKER"));
+        let plain = without_a_model(units, 100_000);
+        assert!(plain.contains("entry 7: MARKER"), "{plain}");
+        assert_eq!(plain.matches(HEADING).count(), 1, "{plain}");
+    }
 
     #[test]
     fn a_text_is_cut_to_its_tokens() {

@@ -206,9 +206,11 @@ impl TaskMind {
             Understood::Sandbox(tool_call)
                 if self.state.review == Review::Wanted && !only_looks(tool_call) =>
             {
-                let words = "the user has not approved a plan yet: call `plan` and wait. Until \
-                             then only read_file, list_files and search_files work";
-                Effect::Record(vec![answer(words.into(), true)])
+                Effect::Record(vec![answer(NO_PLAN_YET.into(), true)])
+            }
+            // What it would do is known to its server only.
+            Understood::Other(_) if self.state.review == Review::Wanted => {
+                Effect::Record(vec![answer(NO_PLAN_YET.into(), true)])
             }
             Understood::Other(_) if call.started => {
                 let words = "the call was interrupted, and nobody knows whether it was done. Look \
@@ -285,6 +287,10 @@ impl TaskMind {
         }
     }
 }
+
+/// What a model hears that wants to begin before its user has seen what it is about to do.
+const NO_PLAN_YET: &str = "the user has not approved a plan yet: call `plan` and wait. Until then only \
+                           read_file, list_files and search_files work";
 
 /// What a model hears about the desktop while its user works with it.
 const DESKTOP_TAKEN: &str = "I took over the desktop. Calls of computer, xdot and browser wait until \

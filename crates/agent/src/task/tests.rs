@@ -288,8 +288,9 @@ fn a_plan_is_reviewed_until_it_is_approved() {
     job.hear(EventBody::Scheduled { spec: Box::new(reviewed) });
     let plan = ("plan", json!({ "steps": [{ "title": "x", "status": "pending" }] }));
     // Nothing is done before, but to look.
-    job.answer(&[shell("rm -rf ."), ("list_files", json!({}))]);
-    assert_eq!([job.go(""), job.go(""), job.go("")], ["tool.answered", "step", "ask"]);
+    job.answer(&[shell("rm -rf ."), ("mcp__git__push", json!({})), ("list_files", json!({}))]);
+    assert_eq!([job.go(""), job.go("")], ["tool.answered"; 2]);
+    assert_eq!([job.go(""), job.go("")], ["step", "ask"]);
     job.answer(std::slice::from_ref(&plan));
     assert_eq!([job.go(""), job.go("")], ["plan.updated", "wait"]);
     // A wish is no approval: there is another plan.
