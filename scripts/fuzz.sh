@@ -16,7 +16,8 @@ targets=$(cargo fuzz list --fuzz-dir fuzz)
 for target in $targets; do
     python3 fuzz/seeds.py "$target"
     log=$(mktemp)
-    # Each input gets a second, and memory that a job could be given without harm.
+    # An input that takes ten seconds counts as one that hangs: long enough that a busy machine, slowed down by
+    # the sanitizer, is not taken for a fault. The memory is what a job could be given without harm.
     if cargo fuzz run --fuzz-dir fuzz "$target" -- \
         -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=16384 \
         -print_final_stats=1 >"$log" 2>&1; then

@@ -7,6 +7,9 @@ cd "$(dirname "$0")/../web"
 
 purpose=${1:-build}
 oldest_node=20.19.0
+# What is taken where the system's Node is older, as Debian 12's is: those that the sandbox image has too.
+own_node=24.21.0
+own_npm=11.21.1
 made=dist/made-of
 
 fail() {
@@ -22,6 +25,32 @@ inputs() {
 node_will_do() {
     command -v node >/dev/null && command -v npm >/dev/null &&
         [ "$(printf '%s\n' "$oldest_node" "$(node --version | tr -d v)" | sort -V | head -n 1)" = "$oldest_node" ]
+}
+
+# Any npm gets a Node that is new enough: both are npm packages, and carry programs that need no set-up.
+choose_node() {
+    node_will_do && return
+    command -v npm >/dev/null || return
+    local architecture place
+    place=$(cd .. && pwd)/target/tools/node-$own_node
+    case $(uname -m) in
+    x86_64) architecture=x64 ;;
+    aarch64) architecture=arm64 ;;
+    *) return 1 ;;
+    esac
+    if [ ! -x "$place/bin/node" ]; then
+        printf 'page: installing Node %s into target/, since the page needs %s or newer\n' "$own_node" "$oldest_node"
+        rm -rf "$place.new"
+        mkdir -p "$place.new" || fail "cannot make $place.new"
+        quietly npm install --global --ignore-scripts --no-audit --no-fund --no-update-notifier \
+            --prefix "$place.new" "node-linux-$architecture@$own_node" "npm@$own_npm"
+        # Whole or not there.
+        mv "$place.new" "$place" || fail "cannot make $place"
+    fi
+    PATH=$place/bin:$PATH
+    # Debian's Node trusts what the system trusts; others know only their own list until they are told.
+    local certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
+    [ ! -e "$certificates" ] || export NODE_EXTRA_CA_CERTS=${NODE_EXTRA_CA_CERTS:-$certificates}
 }
 
 # npm says much about other things; only a failure of ours is worth a line.
@@ -49,9 +78,8 @@ build() {
     local now
     now=$(inputs)
     [ -e dist/page/index.html ] && [ "$(cat "$made" 2>/dev/null)" = "$now" ] && return 0
-    if ! node_will_do; then
-        [ "$purpose" = build ] || fail "this needs Node $oldest_node or newer, with npm"
-        printf 'page: left out, since it needs Node %s or newer to be built; all else works\n' "$oldest_node" >&2
+    if ! choose_node; then
+        printf 'page: left out, since there is no npm, or none for this machine, to build it with; all else works\n' >&2
         return 0
     fi
     install_packages
@@ -74,6 +102,7 @@ install_viewer() {
 case $purpose in
 build) build ;;
 test)
+    choose_node || fail "this needs npm, on a machine that Node is made for"
     build
     install_packages
     install_viewer
@@ -81,6 +110,7 @@ test)
     npm test --silent
     ;;
 pictures)
+    choose_node || fail "this needs npm, on a machine that Node is made for"
     build
     install_packages
     npm run --silent pictures

@@ -25,6 +25,21 @@ as_root() {
 
 has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
 
+# Rust comes first: it is the one thing that is not installed here, since a toolchain is its user's own
+# choice, and nobody should wait for packages only to be told so.
+require_rust() {
+    local oldest=$1 program version
+    local get="install Rust $oldest or newer with rustup (https://rustup.rs), open a new shell, and try again"
+    for program in cargo rustc; do
+        has "$program" || fail "$program is missing: $get"
+        version=$("$program" --version 2>/dev/null | cut -d ' ' -f 2) || true
+        [ -n "$version" ] || fail "\`$program --version\` fails, so no toolchain is chosen: $get"
+        [ "$(printf '%s\n' "$oldest" "$version" | sort -V | head -n 1)" = "$oldest" ] ||
+            fail "$program is of version $version, and $oldest is the oldest that will do: \`rustup update\`, or $get"
+    done
+}
+require_rust "$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml")"
+
 missing=()
 need() { has "$1" || missing+=("$2"); }
 
@@ -151,8 +166,6 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 [ "$purpose" != test ] || "$(dirname "$0")/s3.sh" install
-
-has cargo || fail "Rust is missing: install version 1.95 or newer with rustup, then try again"
 
 if [ "$purpose" = test ]; then
     for component in fmt clippy; do
