@@ -45,10 +45,10 @@ start_server() {
     fail "the server did not become ready; its log is $output/server.log"
 }
 
-# Runs one example and checks that its ZIP holds the files named after it. Of steps none may fail; a
-# model may well try what fails.
+# Runs one example and checks that its ZIP holds the files named after it; what the job came to is left in
+# $view. Of steps none may fail; a model may well try what fails.
 run_example() {
-    local name=$1 body=examples/$1.json job view listing archive=$output/$1.zip
+    local name=$1 body=examples/$1.json job listing archive=$output/$1.zip
     local fine='.status == "completed" and ((.spec.steps == null) or (.steps | all(.status == "succeeded")))'
     shift
     say "Job $name (examples/$name.json)"
@@ -79,6 +79,48 @@ run_example() {
         "  result    $url/jobs/$job/output.zip  ($archive)")
 }
 
+# Fails unless a file in an example's ZIP is, byte for byte, what standard input says.
+expect_file() {
+    local archive=$output/$1.zip file=$2
+    cmp --quiet - <(unzip -p "$archive" "$file") || {
+        unzip -p "$archive" "$file" | head -n 20 >&2
+        fail "$file in $archive is not what examples/$1.json makes; above is what it holds"
+    }
+}
+
+# The content that a step of an example, or the example itself, gives to a file.
+given() {
+    jq --join-output --arg path "$2" '[.files[]?, (.steps[]? | select(.tool == "write_file"))]
+        | map(select(.path == $path).content)[0]' "examples/$1.json"
+}
+
+# Fails unless the step of the last example that ran this command, or began with it, printed a line.
+expect_line() {
+    local command=$1 line=$2 said
+    said=$(jq --raw-output --arg command "$command" \
+        '.steps[] | select(.arguments.command // "" | startswith($command)).stdout' <<<"$view")
+    grep --quiet --line-regexp --extended-regexp -- "$line" <<<"$said" || {
+        printf '%s\n' "$said" >&2
+        fail "\`$command\` did not print \`$line\`; above is what it printed"
+    }
+}
+
+# Whatever a model did, the example's own tests must pass on what it left. That is code from a sandbox, so it
+# is run in another one.
+expect_repaired() {
+    local check=$output/check.json repaired
+    repaired=$(unzip -p "$output/fix-failing-test.zip" basket.py)
+    jq --null-input --arg basket "$repaired" --arg tests "$(given fix-failing-test test_basket.py)" \
+        '{on_error: "stop", steps: [{tool: "write_file", path: "basket.py", content: $basket},
+            {tool: "write_file", path: "test_basket.py", content: $tests},
+            {tool: "shell", command: "python3 -m pytest -q"}]}' >"$check"
+    "$bellglass" run "$check" --output "$output/check.zip" >"$output/check.log" 2>&1 || {
+        cat "$output/check.log" >&2
+        fail 'the basket.py that fix-failing-test left does not pass the tests that it was given'
+    }
+    rm -f "$check" "$output/check.zip" "$output/check.log"
+}
+
 [ -x "$bellglass" ] || fail "$bellglass is not built; run: make build"
 mkdir -p "$output"
 echo '*' >"$output/.gitignore"
@@ -86,9 +128,18 @@ rm -f "$output"/*.zip
 summary=()
 start_server
 run_example hello hello.txt squares.json sum.txt greet.sh notes/plan.md
+expect_file hello sum.txt <<<'The sum is 55.'
+expect_file hello notes/plan.md < <(given hello notes/plan.md | sed 's/\[ \] say/[x] say/')
+expect_file hello greet.sh < <(given hello notes/greet.sh)
+expect_line './greet.sh' 'Hello, newcomer!'
 run_example todo-app todo-app/README.md todo-app/package.json todo-app/src/server.ts \
     todo-app/public/index.html todo-app/test/todos.test.ts
+expect_file todo-app todo-app/src/server.ts < <(given todo-app todo-app/src/server.ts)
+expect_line 'npm test' '.* pass 5'
+expect_line 'npm test' '.* fail 0'
+expect_line 'set -e; node src/main.ts' 'The app answers\.'
 run_example fix-failing-test basket.py test_basket.py context/current.json
+expect_repaired
 
 say "All jobs completed. To look at:"
 printf '%s\n' "${summary[@]}" "The page:   $url/" "API docs:   $url/docs"

@@ -1,15 +1,18 @@
-//! The examples that need nothing from outside: each runs, and leaves something to look at.
+//! The examples that need nothing from outside: each runs, and leaves what it says it makes.
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{TestServer, archive, step, text};
 
-async fn run(server: &TestServer, name: &str) -> Value {
+fn example(name: &str) -> Value {
     let path = format!("{}/../../examples/{name}.json", env!("CARGO_MANIFEST_DIR"));
-    let body: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    let job = server.run(&body).await;
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+async fn run(server: &TestServer, name: &str) -> Value {
+    let job = server.run(&example(name)).await;
     assert_eq!(job["status"], "completed", "{job:#}");
     assert_eq!(job["failed_steps"], serde_json::json!([]), "{job:#}");
     job
@@ -17,6 +20,67 @@ async fn run(server: &TestServer, name: &str) -> Value {
 
 fn is_picture(step: &Value) -> bool {
     step["attachments"][0]["media_type"] == "image/png"
+}
+
+#[tokio::test]
+async fn hello_tries_every_kind_of_file_tool_and_three_languages() {
+    let server = TestServer::start();
+    let job = run(&server, "hello").await;
+    let mut archive = server.archive(text(&job, "job_id")).await;
+    let greeting = archive::text(&mut archive, "hello.txt");
+    assert!(
+        greeting.starts_with("Hello from agent under the glass: Debian GNU/Linux"),
+        "{greeting}"
+    );
+    assert_eq!(text(step(&job, 1), "stdout"), greeting);
+    let squares: Value =
+        serde_json::from_str(&archive::text(&mut archive, "squares.json")).unwrap();
+    assert_eq!(squares, json!({ "1": 1, "2": 4, "3": 9, "4": 16, "5": 25 }));
+    let said = text(step(&job, 2), "stdout");
+    assert!(said.ends_with(" says {1: 1, 2: 4, 3: 9, 4: 16, 5: 25}\n"), "{said}");
+    assert_eq!(archive::text(&mut archive, "sum.txt"), "The sum is 55.\n");
+    assert!(text(step(&job, 3), "stdout").ends_with(" says 55\n"), "{:#}", step(&job, 3));
+    let plan = "# Plan\n\n- [x] say hello\n- [ ] leave a trace\n";
+    assert_eq!(archive::text(&mut archive, "notes/plan.md"), plan);
+    let script = "#!/bin/sh\necho \"Hello, ${1:-world}!\"\n";
+    assert_eq!(archive::text(&mut archive, "greet.sh"), script);
+    assert_eq!(archive::mode(&mut archive, "greet.sh") & 0o111, 0o111);
+    assert_eq!(text(step(&job, 9), "stdout"), "Hello, newcomer!\n");
+    let names = archive::names(&archive);
+    for gone in ["notes/greet.sh", "scratch/", "scratch/note.txt"] {
+        assert!(!names.iter().any(|name| name == gone), "{names:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_todo_app_is_written_tested_and_tried() {
+    let server = TestServer::start();
+    let job = run(&server, "todo-app").await;
+    let mut archive = server.archive(text(&job, "job_id")).await;
+    let given = example("todo-app");
+    let given = given["steps"].as_array().unwrap().iter();
+    let written: Vec<&Value> = given.filter(|step| step["tool"] == "write_file").collect();
+    assert_eq!(written.len(), 9);
+    for file in written {
+        let path = text(file, "path");
+        assert_eq!(archive::text(&mut archive, path), text(file, "content"), "{path}");
+    }
+    assert_eq!(text(step(&job, 11), "stdout"), "The types are right.\n");
+    let tests = text(step(&job, 12), "stdout");
+    let counts = |words: &str| tests.lines().any(|line| line.ends_with(words));
+    assert!(counts(" pass 5") && counts(" fail 0"), "{tests}");
+    let tried: Vec<&str> = text(step(&job, 13), "stdout").lines().collect();
+    for line in [
+        r#"{"id":1,"title":"Look under the glass","done":false}"#,
+        r#"{"id":1,"title":"Look under the glass","done":true}"#,
+        "The app answers.",
+    ] {
+        assert!(tried.contains(&line), "{line} is not in {tried:#?}");
+    }
+    let committed = text(step(&job, 14), "stdout");
+    assert!(committed.contains("A small todo app"), "{committed}");
+    assert!(committed.contains("9 files changed"), "{committed}");
+    assert!(archive::text(&mut archive, "todo-app/.git/HEAD").starts_with("ref: refs/heads/"));
 }
 
 #[tokio::test]
