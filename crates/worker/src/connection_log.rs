@@ -73,7 +73,7 @@ impl NetworkJournal {
 impl Gathering {
     fn take(&self, recording: Recording) -> Vec<EventBody> {
         let mut gathered = std::mem::take(&mut *self.lock());
-        if recording == Recording::Short {
+        if recording != Recording::Full {
             let (reached, refused): (Vec<_>, Vec<_>) =
                 gathered.into_iter().partition(|(connection, _)| is_reached(connection.verdict));
             gathered = summed_up(reached, SHORT_MOST_REACHED);
@@ -151,7 +151,7 @@ async fn write(gathering: Arc<Gathering>, log: JobLog, closing: CancellationToke
         gathering.arrived.notified().await;
         tokio::time::sleep(match log.recording() {
             Recording::Full => GATHER,
-            Recording::Short => SHORT_GATHER,
+            Recording::AsShown | Recording::Short => SHORT_GATHER,
         })
         .await;
     };

@@ -57,7 +57,8 @@ impl JobLog {
 
     /// How well what comes next is to be recorded.
     pub(crate) fn recording(&self) -> Recording {
-        Recording::after(self.lock().recorded_bytes)
+        let known = self.lock();
+        Recording::after(&known.view.spec.work, known.recorded_bytes)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
