@@ -140,7 +140,7 @@ impl Worker {
             ended = &mut heartbeat => ended,
             ended = &mut watch => ended,
         };
-        tracing::debug!(?ended, "no more jobs are claimed");
+        tracing::info!(?ended, "no more jobs are claimed");
 
         jobs.close();
         if ended.is_ok() && tokio::time::timeout(self.settings.grace, jobs.wait()).await.is_err() {

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use sqlx::{ConnectOptions as _, postgres::PgConnectOptions};
 use tokio::time::sleep;
 
-use crate::deployment::Deployment;
-use crate::support::{archive, shell};
+use crate::deployment::{Deployment, until};
+use crate::support::{Client, archive, shell};
 use crate::verdict::judge;
 
 /// Numbers that are the same for the same seed (SplitMix64).
@@ -73,15 +73,18 @@ enum Kind {
     IsCancelled,
 }
 
+/// More than are interrupted before the job is cancelled.
+const SLEEPS: usize = 12;
+
 fn body(kind: Kind) -> Value {
     let count = |n: u32| shell(&format!("echo {n} >> count; sleep 0.1"));
     match kind {
         Kind::Counts => json!({ "steps": (1..=COUNT).map(count).collect::<Vec<_>>() }),
         Kind::FillsItsDisk => json!({
-            "steps": [count(1), shell("dd if=/dev/zero of=big bs=1M || { rm -f big; exit 1; }"), count(2)],
+            "steps": [count(1), shell("dd if=/dev/zero of=big bs=1M || { rm -f big; exit 1; }"), count(3)],
             "limits": { "disk": "8MiB" },
         }),
-        Kind::IsCancelled => json!({ "steps": [count(1), shell("sleep 600")] }),
+        Kind::IsCancelled => json!({ "steps": vec![shell("sleep 600"); SLEEPS] }),
     }
 }
 
@@ -90,11 +93,21 @@ async fn chaos_loses_nothing_repeats_nothing_and_leaves_nothing() {
     let number =
         |name, usual| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
     let (jobs, blows): (usize, usize) = (number("CHAOS_JOBS", 16), number("CHAOS_BLOWS", 10));
-    let mut dice = Dice::thrown("CHAOS_SEED");
     let mut deployment = Deployment::start(3, 3, "lease = 4\nsweep = 2\ngrace = 2\n");
+    // Less than nextest waits, so that a run that hangs tells why and cleans up.
+    let longest = Duration::from_secs(200 + 20 * jobs.saturating_sub(16) as u64);
+    let ran = tokio::time::timeout(longest, unleash(&mut deployment, jobs, blows)).await;
+    assert!(ran.is_ok(), "chaos is not over after {longest:?}");
+}
+
+async fn unleash(deployment: &mut Deployment, jobs: usize, blows: usize) {
+    let mut dice = Dice::thrown("CHAOS_SEED");
     let mut accepted: Vec<(String, Kind)> = Vec::new();
+    // Those that are to be cancelled and were not so far.
+    let mut asleep: Vec<String> = Vec::new();
     let mut done = 0;
     while accepted.len() < jobs || done < blows {
+        let mut fell_asleep = Vec::new();
         if accepted.len() < jobs {
             for _ in 0..=dice.below(4) {
                 let kind = match dice.below(8) {
@@ -112,32 +125,57 @@ async fn chaos_loses_nothing_repeats_nothing_and_leaves_nothing() {
                 };
                 if answer.status() == StatusCode::ACCEPTED {
                     let answer: Value = answer.json().await.unwrap();
-                    accepted.push((answer["job_id"].as_str().unwrap().to_owned(), kind));
+                    let job = answer["job_id"].as_str().unwrap().to_owned();
+                    fell_asleep.extend((kind == Kind::IsCancelled).then(|| job.clone()));
+                    accepted.push((job, kind));
                 }
             }
         }
         if done < blows {
             let blow = BLOWS[dice.below(BLOWS.len() as u32) as usize];
-            strike(&mut deployment, blow, &mut dice).await;
+            strike(deployment, blow, &mut dice).await;
             done += 1;
         }
+        // Not all at the end: sleepers in every slot would keep the blows from the others.
+        if dice.below(2) == 0 {
+            let server = dice.below(3) as usize;
+            cancel_all(&deployment.servers[server].client, &mut asleep).await;
+        }
+        asleep.append(&mut fell_asleep);
         sleep(Duration::from_millis(u64::from(dice.below(1500)))).await;
     }
     let client = deployment.servers[0].client.clone();
-    for (job, _) in accepted.iter().filter(|(_, kind)| *kind == Kind::IsCancelled) {
-        while client.post(&format!("/jobs/{job}/cancel"), "").await.status().is_server_error() {}
-    }
+    until("all that are to be cancelled are told so", async || {
+        cancel_all(&client, &mut asleep).await;
+        asleep.is_empty()
+    })
+    .await;
     for (job, kind) in &accepted {
         let ended = client.wait_for_end(job).await;
-        check(&deployment, &ended, job, *kind);
+        check(deployment, &ended, job, *kind);
     }
     let jobs: Vec<String> = accepted.into_iter().map(|(job, _)| job).collect();
     // Those of which nobody was told, because the answer was lost, come to their ends too.
-    until_all_are_over(&deployment).await;
+    until_all_are_over(deployment).await;
     let left_for = deployment.until_nothing_is_left(&jobs).await;
     deployment.stop();
-    let counts = judge(&deployment, &jobs).await;
+    let counts = judge(deployment, &jobs).await;
     eprintln!("{} jobs, {done} blows: {counts:?}; nothing left after {left_for:?}", jobs.len());
+}
+
+/// Asks for the end of these jobs; those for which that was not heard stay.
+async fn cancel_all(client: &Client, jobs: &mut Vec<String>) {
+    let mut unheard = Vec::new();
+    for job in jobs.drain(..) {
+        let request = client.request(reqwest::Method::POST, &format!("/jobs/{job}/cancel"));
+        match request.send().await {
+            Ok(answer) if !answer.status().is_server_error() => {
+                assert_ne!(answer.status(), StatusCode::NOT_FOUND, "{job} is lost");
+            }
+            _ => unheard.push(job),
+        }
+    }
+    *jobs = unheard;
 }
 
 async fn strike(deployment: &mut Deployment, blow: Blow, dice: &mut Dice) {
@@ -172,21 +210,45 @@ async fn strike(deployment: &mut Deployment, blow: Blow, dice: &mut Dice) {
     }
 }
 
+/// The steps that ended with one of these.
+fn steps_that(ended: &Value, statuses: &[&str]) -> Vec<u64> {
+    let steps = ended["steps"].as_array().unwrap().iter();
+    let those = steps.filter(|step| statuses.iter().any(|status| step["status"] == *status));
+    those.map(|step| step["n"].as_u64().unwrap()).collect()
+}
+
+/// Every step did what it is meant to do, once, or was interrupted when its sandbox was lost, and then
+/// nothing of it is left.
 fn check(deployment: &Deployment, ended: &Value, job: &str, kind: Kind) {
-    let count = || {
+    let interrupted = steps_that(ended, &["interrupted"]);
+    let counted = |numbers: &[u64]| {
         let zip = std::io::Cursor::new(bytes::Bytes::from(deployment.result(job)));
-        archive::text(&mut zip::ZipArchive::new(zip).unwrap(), "count")
+        let mut zip = zip::ZipArchive::new(zip).unwrap();
+        let whole = numbers.iter().filter(|n| !interrupted.contains(n));
+        let expected: String = whole.map(|n| format!("{n}\n")).collect();
+        match expected.is_empty() {
+            true => assert!(!archive::names(&zip).contains(&"count".to_owned()), "{job}"),
+            false => assert_eq!(archive::text(&mut zip, "count"), expected, "{job}"),
+        }
     };
     match kind {
         Kind::Counts => {
             assert_eq!(ended["status"], "completed", "{ended:#}");
-            let expected: String = (1..=COUNT).map(|n| format!("{n}\n")).collect();
-            assert_eq!(count(), expected, "{job}");
+            assert_eq!(ended["failed_steps"], json!(interrupted), "{ended:#}");
+            counted(&(1..=COUNT.into()).collect::<Vec<_>>());
         }
         // A full disk fails the step, not the job's worker, and the rest of the job goes on.
         Kind::FillsItsDisk => {
-            assert_eq!(ended["failed_steps"], json!([2]), "{ended:#}");
-            assert_eq!(count(), "1\n2\n", "{job}");
+            assert_eq!(ended["status"], "completed", "{ended:#}");
+            let failed = steps_that(ended, &["failed", "interrupted"]);
+            assert!(failed.contains(&2), "{ended:#}");
+            assert_eq!(ended["failed_steps"], json!(failed), "{ended:#}");
+            assert!(failed.iter().all(|n| *n == 2 || interrupted.contains(n)), "{ended:#}");
+            counted(&[1, 3]);
+        }
+        // None of its steps ends by itself: each one that is over was interrupted.
+        Kind::IsCancelled if interrupted.len() == SLEEPS => {
+            assert_eq!(ended["status"], "completed", "{ended:#}");
         }
         Kind::IsCancelled => assert_eq!(ended["status"], "cancelled", "{ended:#}"),
     }
@@ -195,20 +257,18 @@ fn check(deployment: &Deployment, ended: &Value, job: &str, kind: Kind) {
 async fn until_all_are_over(deployment: &Deployment) {
     use bellglass_store::Store as _;
     let store = deployment.store().await;
-    loop {
+    until("all jobs are at their ends", async || {
         let counts = store.count_by_status().await.unwrap();
         let open: u64 =
             counts.iter().filter(|(status, _)| !status.is_terminal()).map(|(_, n)| n).sum();
-        if open == 0 {
-            return;
-        }
         // A job that is to be cancelled but whose answer was lost would sleep on.
         let filter = bellglass_store::JobFilter { limit: 1000, ..Default::default() };
         for job in store.jobs(&filter).await.unwrap().jobs {
-            if !job.status.is_terminal() && job.steps_total == Some(2) {
+            if !job.status.is_terminal() && job.steps_total == Some(SLEEPS as u32) {
                 store.request_cancel(job.id, "chaos").await.unwrap();
             }
         }
-        sleep(Duration::from_millis(300)).await;
-    }
+        open == 0
+    })
+    .await;
 }

@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bellglass_store::PostgresStore;
@@ -13,6 +14,21 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{Client, SANDBOX_FOLDERS, bellglass, host, signal};
+
+/// Longer than anything takes that comes at all. Whatever is waited for in vain fails its test, which then
+/// shows the logs and cleans up, as one that is ended from outside cannot.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Waits until something has come about.
+pub(crate) async fn until(what: &str, mut has_come_about: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !has_come_about().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    assert!(waited.is_ok(), "waited in vain until {what}");
+}
 
 /// Everything that runs.
 pub(crate) struct Deployment {
@@ -100,9 +116,9 @@ impl Deployment {
         let servers = self.servers.iter_mut().filter_map(|server| server.process.take());
         let mut processes: Vec<Child> = workers.chain(servers).collect();
         processes.iter().for_each(|process| signal(process.id() as i32, Signal::TERM));
-        for process in &mut processes {
-            let ended = process.wait().unwrap();
-            assert!(ended.success(), "a process ended with {ended}");
+        let ended: Vec<_> = processes.iter_mut().map(end_of).collect();
+        for ended in ended {
+            assert!(ended.is_some_and(|ended| ended.success()), "a process ended with {ended:?}");
         }
     }
 
@@ -137,7 +153,7 @@ impl Deployment {
             if left.is_empty() {
                 return began.elapsed();
             }
-            assert!(began.elapsed() < Duration::from_secs(90), "left behind: {left:#?}");
+            assert!(began.elapsed() < PATIENCE, "left behind: {left:#?}");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -166,9 +182,32 @@ impl Worker {
 
     /// Waits for its end, which is a good one.
     pub(crate) fn wait(&mut self) {
-        let ended = self.process.take().unwrap().wait().unwrap();
-        assert!(ended.success(), "it ended with {ended}");
+        let ended = end_of(&mut self.process.take().unwrap());
+        assert!(ended.is_some_and(|ended| ended.success()), "it ended with {ended:?}");
     }
+
+    /// Waits until its log says something.
+    pub(crate) async fn says(&self, what: &str) {
+        let log = self.data.with_extension("log");
+        until(&format!("`{what}` is in the log"), async || {
+            fs::read_to_string(&log).is_ok_and(|log| log.contains(what))
+        })
+        .await;
+    }
+}
+
+/// How a process ends by itself; one that does not is killed.
+fn end_of(process: &mut Child) -> Option<ExitStatus> {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if let Some(ended) = process.try_wait().unwrap() {
+            return Some(ended);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
+    None
 }
 
 fn kill(process: &mut Option<Child>) {
@@ -185,9 +224,17 @@ fn start(folder: &Path, arguments: &[&str], data: &Path) -> (Child, Value) {
     command.env("BELLGLASS_WARM", crate::WARM);
     command.env("BELLGLASS_CLUSTER_SECRET", "0123456789abcdef0123456789abcdef");
     let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let (heard, hears) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = output.read_line(&mut line);
+        let _ = heard.send(line);
+    });
+    let line = hears.recv_timeout(PATIENCE).unwrap_or_default();
     let said = serde_json::from_str(&line).unwrap_or_else(|_| {
+        let _ = child.kill();
+        let _ = child.wait();
         let log = fs::read_to_string(data.with_extension("log")).unwrap_or_default();
         panic!("{arguments:?} did not start; it said {line:?}\n{log}")
     });

@@ -1,12 +1,12 @@
 //! What happens to jobs whose worker dies, stands still, or is told to stop.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::deployment::Deployment;
+use crate::deployment::{Deployment, until};
 use crate::support::host;
 use crate::support::{Client, archive, shell, text, wait_for_go};
 use crate::verdict::judge;
@@ -24,11 +24,19 @@ async fn taken_from(client: &Client, job: &str, before: &str) -> String {
     text(&events.until(is_taken).await, "worker").to_owned()
 }
 
-/// Lets a job go on that waits, as soon as its sandbox can be reached.
-async fn let_go(client: &Client, job: &str) {
-    while client.put_file(job, "go", "").await.status() != 204 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+/// Lets a job go on that waits, wherever its sandbox is by then, and waits for its end.
+async fn let_go(client: &Client, job: &str) -> Value {
+    until("the job is at its end", async || {
+        client.put_file(job, "go", "").await;
+        client.job(job).await["finished_at"].is_string()
+    })
+    .await;
+    client.job(job).await
+}
+
+/// Waits until the job has no more than one sandbox.
+async fn one_sandbox_is_left(job: &str) {
+    until("only one sandbox is left", async || sandboxes_of(job) <= 1).await;
 }
 
 /// How many sandboxes of the job have processes: each is a pid namespace of its own.
@@ -59,12 +67,9 @@ async fn a_job_of_a_dead_worker_goes_on_with_another_from_its_last_checkpoint() 
     events.until(|event| event["type"] == "workspace.restored").await;
     events.until(|event| event["type"] == "step.started" && event["n"] == 3).await;
     // Its old sandbox ends by itself.
-    while sandboxes_of(&job) > 1 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    one_sandbox_is_left(&job).await;
     eprintln!("the old sandbox was gone after {:?}", killed.elapsed());
-    let_go(&client, &job).await;
-    let ended = client.wait_for_end(&job).await;
+    let ended = let_go(&client, &job).await;
     assert_eq!(ended["status"], "completed", "{ended:#}");
     assert_eq!(archive::text(&mut client.archive(&job).await, "count"), "once\n");
     deployment.start_worker(dead);
@@ -75,7 +80,7 @@ async fn a_job_of_a_dead_worker_goes_on_with_another_from_its_last_checkpoint() 
 
 #[tokio::test]
 async fn a_worker_that_stood_still_does_no_harm_when_it_wakes_up() {
-    let mut deployment = Deployment::start(1, 2, "lease = 2\n");
+    let mut deployment = Deployment::start(1, 2, "lease = 5\n");
     let client = deployment.servers[0].client.clone();
     let job = client.submit(&waiting_job()).await;
     client.wait_for_step(&job, "step.started", 2).await;
@@ -86,14 +91,10 @@ async fn a_worker_that_stood_still_does_no_harm_when_it_wakes_up() {
     let mut events = client.events(&job).await;
     events.until(|event| event["type"] == "claimed" && event["worker"] == second.as_str()).await;
     events.until(|event| event["type"] == "step.started" && event["n"] == 3).await;
-    assert_eq!(sandboxes_of(&job), 2);
     deployment.workers[still].signal(Signal::CONT);
     // The awakened one lets go of its sandbox; the other one's job goes on.
-    while sandboxes_of(&job) > 1 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    client.let_go(&job).await;
-    let ended = client.wait_for_end(&job).await;
+    one_sandbox_is_left(&job).await;
+    let ended = let_go(&client, &job).await;
     assert_eq!(ended["status"], "completed", "{ended:#}");
     assert_eq!(archive::text(&mut client.archive(&job).await, "count"), "once\n");
     deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
@@ -108,6 +109,7 @@ async fn a_worker_that_is_told_to_stop_finishes_what_it_holds_and_claims_nothing
     let job = client.submit(&waiting_job()).await;
     client.wait_for_step(&job, "step.started", 2).await;
     deployment.workers[0].signal(Signal::TERM);
+    deployment.workers[0].says("no more jobs are claimed").await;
     let late = client.submit(&json!({ "steps": [shell("true")] })).await;
     client.let_go(&job).await;
     assert_eq!(client.wait_for_end(&job).await["status"], "completed");
@@ -129,8 +131,7 @@ async fn a_worker_whose_grace_is_over_leaves_its_jobs_to_others() {
     let told = deployment.worker_named(&first);
     deployment.workers[told].stop();
     taken_from(&client, &job, &first).await;
-    let_go(&client, &job).await;
-    assert_eq!(client.wait_for_end(&job).await["status"], "completed");
+    assert_eq!(let_go(&client, &job).await["status"], "completed");
     deployment.start_worker(told);
     deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
     deployment.stop();
@@ -146,8 +147,7 @@ async fn a_crash_of_the_database_costs_no_job_its_place() {
     for mode in ["fast", "immediate"] {
         deployment.database.restart(mode);
     }
-    let_go(&client, &job).await;
-    let ended = client.wait_for_end(&job).await;
+    let ended = let_go(&client, &job).await;
     assert_eq!(ended["status"], "completed", "{ended:#}");
     assert_eq!(ended["generation"], 1, "nobody else took it up");
     deployment.stop();
