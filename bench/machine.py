@@ -81,6 +81,14 @@ class Noise:
         return time.monotonic(), busy, sum(os.times()[:4])
 
 
+def busy_otherwise(smoke: bool) -> float:
+    """How busy the machine is while nothing of a benchmark runs: what a sandbox or a container takes is nobody's
+    child and would count as somebody else's."""
+    noise = Noise()
+    time.sleep(0.2 if smoke else 2)
+    return round(noise.cores(), 2)
+
+
 def prefix() -> list[str]:
     """Where both versions of control groups are mounted, crun refuses to work. So everything is measured in a
     mount namespace without the second."""

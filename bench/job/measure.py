@@ -1,10 +1,10 @@
 """Time from `POST /schedule` of a one-step job to `completed` with its ZIP ready, beside peers."""
 
+import contextlib
 import datetime
 import io
 import json
 import pathlib
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -13,27 +13,37 @@ import zipfile
 
 import servers
 from cage import bwrap
+from docker_engine import DockerEngine, Unavailable, run
+from machine import busy_otherwise
 
 COMMAND = "echo hi"
 JOB = json.dumps({"steps": [{"tool": "shell", "command": COMMAND}]}).encode()
-CONTAINER_IMAGE = "debian:12-slim"
 
 
 def measure(binary: pathlib.Path, folder: pathlib.Path, smoke: bool) -> dict:
     runs, warm_up = (3, 1) if smoke else (200, 10)
     rootfs = image_rootfs(binary)
+    busy = [busy_otherwise(smoke)]
     naive = servers.uvicorn(
         "job", folder / "naive.log", 1, {"REFERENCE_ROOTFS": rootfs, "REFERENCE_WORK": str(folder)}
     )
-    with servers.bellglass(binary, folder / "data") as server, naive:
+    with contextlib.ExitStack() as endings:
+        # Before anything else, because the root file system is imported for it.
+        container, why_not = None, "left out of a smoke run"
+        if not smoke:
+            try:
+                container = Container(endings.enter_context(DockerEngine(rootfs, folder / "docker")))
+            except Unavailable as unavailable:
+                why_not = str(unavailable)
+        server = endings.enter_context(servers.bellglass(binary, folder / "data"))
+        endings.enter_context(naive)
         subjects = {
             "bellglass": ("Bellglass: scheduled, run, packed, recorded", BellglassJob(server)),
             "naive": ("FastAPI that runs `bwrap` and zips the folder", NaiveJob(naive)),
             "bwrap": ("`bwrap` alone: no server, no record, no ZIP", BareSandbox(rootfs, folder)),
         }
-        engine, why_not = container_engine(smoke)
-        if engine:
-            subjects["container"] = (f"`{engine} run` alone: no server, no record, no ZIP", Container(engine))
+        if container:
+            subjects["container"] = ("`docker run` alone: no record, no ZIP", container)
         # One of each in turn, so that whatever disturbs the machine disturbs all of them.
         for number in range(warm_up + runs):
             for _, subject in subjects.values():
@@ -41,11 +51,13 @@ def measure(binary: pathlib.Path, folder: pathlib.Path, smoke: bool) -> dict:
             if number % 50 == 49:
                 print(f"job: {number + 1} of {warm_up + runs} rounds", flush=True)
         timeline = subjects["bellglass"][1].timeline()
+    busy.append(busy_otherwise(smoke))
     return {
         "runs": runs,
+        "cores_busy_otherwise": max(busy),
         "command": COMMAND,
         "peers": {name: subject.summary(label) for name, (label, subject) in subjects.items()},
-        "not_available_here": {} if engine else {"docker": why_not},
+        "not_available_here": {} if container else {"docker": why_not},
         "timeline": timeline,
     }
 
@@ -154,34 +166,13 @@ class BareSandbox(Program):
 
 
 class Container(Program):
-    def __init__(self, engine: str):
+    def __init__(self, engine: DockerEngine):
         super().__init__()
         self.engine = engine
+        run(self.command())
 
     def command(self) -> list[str]:
-        return [self.engine, "run", "--rm", "--network", "none", CONTAINER_IMAGE, "bash", "-c", COMMAND]
-
-
-def container_engine(smoke: bool) -> tuple[str | None, str]:
-    """A container engine that really runs the command, or why there is none."""
-    reasons = []
-    for engine in ("docker", "podman"):
-        if shutil.which(engine) is None:
-            reasons.append(f"{engine} is not installed")
-            continue
-        if smoke:
-            return None, "left out of a smoke run"
-        trial = [engine, "run", "--rm", "--network", "none", CONTAINER_IMAGE, "true"]
-        try:
-            done = subprocess.run(trial, capture_output=True, text=True, timeout=300, check=False)
-        except subprocess.TimeoutExpired:
-            reasons.append(f"{engine} did not answer within 300 s")
-            continue
-        if done.returncode == 0:
-            return engine, ""
-        said = done.stderr.strip().splitlines() or ["it failed without a word"]
-        reasons.append(f"{engine}: {said[0].removeprefix(f'{engine}: ').rstrip('.?')}")
-    return None, "; ".join(reasons)
+        return self.engine.run(["--user", "1000:1000"], ["bash", "-c", COMMAND])
 
 
 def check_zip(archive: bytes) -> None:

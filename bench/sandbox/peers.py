@@ -8,23 +8,17 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
-import time
 
+from docker_engine import IMAGE, DockerEngine, Unavailable, need, run
 from machine import prefix
 
 PROGRAM = ["/bin/bash", "-c", "echo hi"]
-STARTS_WITHIN = 60
 
 # The same limits as a job's default ones.
 MEMORY = 4 << 30
 PROCESSES = 1104
 CPUS = 2
-
-
-class Unavailable(Exception):
-    pass
 
 
 class Peers:
@@ -154,7 +148,7 @@ class Peers:
         ]  # fmt: skip
 
     def short_folder(self, name: str) -> pathlib.Path:
-        """Engines put sockets there, and a socket's path is limited to 108 bytes; podman takes 50."""
+        """Engines put sockets there, and podman takes no path of more than 50 bytes."""
         if os.geteuid() != 0:
             raise Unavailable("its engine needs root")
         folder = pathlib.Path(f"/run/bellglass-bench-{os.getpid()}-{name}")
@@ -163,46 +157,15 @@ class Peers:
         return folder
 
     def docker(self) -> list[str]:
-        """An engine of our own in its own network and mount namespace, so that the host's stay as they are."""
-        need("dockerd")
-        need("docker")
-        place = self.folder / "docker"
-        place.mkdir()
-        short = self.short_folder("docker")
-        host = f"unix://{short}/docker.sock"
-        log = place / "log"
-        with open(log, "wb") as output:
-            engine = subprocess.Popen(
-                [
-                    "unshare", "--net", "--mount", "dockerd", "--data-root", str(place / "data"),
-                    "--exec-root", str(short / "exec"), "--pidfile", str(short / "pid"), "--host", host,
-                    "--bridge", "none", "--iptables=false", "--ip6tables=false",
-                ],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
-        self.endings.callback(lambda: stop(engine))
-        client = ["docker", "--host", host]
-        deadline = time.monotonic() + STARTS_WITHIN
-        while subprocess.run([*client, "version"], capture_output=True, check=False).returncode != 0:
-            if engine.poll() is not None or time.monotonic() > deadline:
-                raise Unavailable(f"dockerd does not start: {last_line(log.read_text())}")
-            time.sleep(0.2)
-        print("sandbox: importing the root file system into docker", flush=True)
-        packing = subprocess.Popen(["tar", "-C", self.rootfs, "-c", "."], stdout=subprocess.PIPE)
-        imported = subprocess.run(
-            [*client, "import", "-", "bench"], stdin=packing.stdout, capture_output=True, text=True, check=False
-        )
-        packing.wait()
-        if imported.returncode != 0:
-            raise Unavailable(last_line(imported.stderr))
+        engine = self.endings.enter_context(DockerEngine(self.rootfs, self.folder / "docker"))
+        client = engine.client
         limits = ["--memory", str(MEMORY), "--pids-limit", str(PROCESSES), "--cpus", str(CPUS)]
-        usual = [*client, "run", "--rm", "--network", "none", "--user", "1000:1000", *limits]
-        run([*client, "run", "--detach", "--name", "sleeper", "--network", "none", "bench", "sleep", "3600"])
+        run([*client, "run", "--detach", "--name", "sleeper", "--network", "none", IMAGE, "sleep", "3600"])
         self.add_exec("docker", [*client, "exec", "sleeper", "/bin/true"])
         self.endings.callback(
             lambda: subprocess.run([*client, "rm", "--force", "sleeper"], capture_output=True, check=False)
         )
-        return [*usual, "bench", *PROGRAM]
+        return engine.run(["--user", "1000:1000", *limits], PROGRAM)
 
 
 def control_groups() -> list[str]:
@@ -215,36 +178,3 @@ def control_groups() -> list[str]:
     top = pathlib.Path("/sys/fs/cgroup")
     folders = [top / name / own.get(name, "/").lstrip("/") for name in ("memory", "pids", "cpu")]
     return [str(folder) for folder in folders if folder.is_dir()] or [str(top)]
-
-
-def need(program: str) -> None:
-    if shutil.which(program) is None:
-        raise Unavailable(f"{program} is not installed")
-
-
-def run(command: list[str]) -> str:
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
-        )
-    except subprocess.TimeoutExpired as late:
-        raise Unavailable("it did not answer within 120 s") from late
-    except OSError as error:
-        raise Unavailable(str(error)) from error
-    if done.returncode != 0:
-        raise Unavailable(last_line(done.stderr or done.stdout) or f"it ended with {done.returncode}")
-    return done.stdout
-
-
-def stop(process: subprocess.Popen) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def last_line(text: str) -> str:
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else ""

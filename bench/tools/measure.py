@@ -5,9 +5,8 @@ import os
 import pathlib
 import statistics
 import subprocess
-import time
 
-from machine import Noise, prefix
+from machine import busy_otherwise, prefix
 from PIL import Image, ImageChops
 from tool_peers import Peers
 
@@ -25,7 +24,7 @@ TREE, PATTERN = "/usr/lib/python3.11", r"class \w+Error\("
 
 def measure(binary: pathlib.Path, folder: pathlib.Path, smoke: bool) -> dict:
     rootfs = image_rootfs(binary)
-    busy = [busy_otherwise()]
+    busy = [busy_otherwise(smoke)]
     counts = SMOKE if smoke else FULL
     with Peers(rootfs, folder, TEXTS, TREE, PATTERN, smoke) as peers:
         plan = {
@@ -43,7 +42,7 @@ def measure(binary: pathlib.Path, folder: pathlib.Path, smoke: bool) -> dict:
             raise SystemExit("bench: the tools could not be measured")
         found = json.loads(done.stdout)
         theirs = peers.typed()[-counts["texts"] :]
-    busy.append(busy_otherwise())
+    busy.append(busy_otherwise(smoke))
     texts = found["texts"]
     if texts["lines"] != texts["lines_typed"]:
         raise SystemExit(f"bench: {texts['lines_typed']} lines were typed and {texts['lines']} came")
@@ -57,13 +56,6 @@ def measure(binary: pathlib.Path, folder: pathlib.Path, smoke: bool) -> dict:
         "not_available_here": peers.missing,
         "texts": {"typed": texts["typed"], "right": texts["right"], "xdotool_right": theirs.count(TEXTS["any"])},
     }
-
-
-def busy_otherwise() -> float:
-    """While nothing of ours runs: what a sandbox takes is nobody's child and would count as somebody else's."""
-    noise = Noise()
-    time.sleep(2)
-    return round(noise.cores(), 2)
 
 
 def differing(ours: pathlib.Path, theirs: pathlib.Path) -> float | None:
