@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Sets up what the benchmarks need, runs them, and brings docs/SPECIFICATION.md up to date.
 #
-#   bench/run.sh                    all benchmarks, some minutes; wants a release build and a quiet machine
+#   bench/run.sh                    all benchmarks, half an hour and more; wants a release build and a quiet machine
 #   bench/run.sh schedule           only one
-#   bench/run.sh --smoke            a few seconds: does everything work? Keeps no figures, judges no times
+#   bench/run.sh --smoke            a few seconds each: does everything work? Keeps no figures, judges no times
 #
 # BELLGLASS_BINARY names the program to measure; by default it is target/release/bellglass, and for a
 # smoke run whichever build is newest.
@@ -25,12 +25,21 @@ as_root() {
     fi
 }
 
+# What looks at the page.
+has_browser() {
+    [ -n "${BELLGLASS_CHROMIUM:-}" ] || command -v chromium >/dev/null ||
+        command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null
+}
+
 install_missing() {
     local missing=()
     command -v wrk >/dev/null || missing+=(wrk)
     command -v bwrap >/dev/null || missing+=(bubblewrap)
     command -v rsync >/dev/null || missing+=(rsync)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    case "${names:- live} " in
+    *" live "*) has_browser || missing+=(chromium) ;;
+    esac
     [ ${#missing[@]} -gt 0 ] || return 0
     printf 'bench: installing %s\n' "${missing[*]}"
     local log
@@ -46,8 +55,8 @@ install_missing() {
     rm -f "$log"
 }
 
-# What the benchmark of sandboxes is measured beside. What cannot be had is named in its table, so
-# nothing here is fatal.
+# What the benchmarks of sandboxes and of jobs are measured beside. What cannot be had is named in the
+# table, so nothing here is fatal.
 install_runtimes() {
     local program missing=()
     for program in crun runc podman dockerd; do
@@ -139,8 +148,10 @@ install_missing
 make_environment
 choose_binary
 case "${names:- sandbox} " in
+*" sandbox "* | *" job "*) [ "$smoke" = yes ] || install_runtimes ;;
+esac
+case "${names:- sandbox} " in
 *" sandbox "*)
-    [ "$smoke" = yes ] || install_runtimes
     BENCH_SANDBOX_DRIVER=$(build_driver bellglass-sandbox sandbox_bench)
     export BENCH_SANDBOX_DRIVER
     ;;

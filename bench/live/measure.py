@@ -1,139 +1,94 @@
-"""The desktop's bridge beside websockify, both to the same X server; events to many viewers; the page's weight."""
+"""Watching: the desktop's bridge beside websockify, events to many viewers, and the page in a browser."""
 
 import gzip
 import json
-import os
 import pathlib
 import re
 import select
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 
-import machine
+import page_times
 import servers
-from viewer import PIXEL, SCREEN, Viewer
+from bridges import PEERS, Websockify, memory_of, one_round, shown_the_same
+from browser import Browser
+from machine import busy_otherwise
 
-# Draws nothing, so that what is measured is the way and not the picture.
-DESKTOP = {"name": "desktop", "desktop": {"width": 1280, "height": 800}, "steps": [{"tool": "shell", "command": "sleep 1h", "timeout": 7200}]}
-PEERS = {"bellglass": "Bellglass", "websockify": "websockify"}
+# Draws nothing until it is told to, so that what is measured is the way and not the picture.
+DRAW = "until [ -e draw ]; do sleep 1; done; exec xterm -bg '#ff0000' -geometry 200x60+0+0 -e sleep 2h"
+DESKTOP = {"name": "desktop", "desktop": {"width": 1280, "height": 800}, "steps": [{"tool": "shell", "command": DRAW, "timeout": 7200}]}
+POINT, RED = (200, 200), bytes([0, 0, 255])
+FULL = {
+    "rounds": 5, "connects": 40, "echoes": 1000, "seconds": 3, "crowd": 50, "viewers": 200, "events": 50,
+    "visits": 20, "page_events": 40, "page_flips": 40,
+}  # fmt: skip
+SMOKE = {
+    "rounds": 1, "connects": 3, "echoes": 20, "seconds": 0.3, "crowd": 5, "viewers": 10, "events": 4,
+    "visits": 1, "page_events": 3, "page_flips": 4,
+}  # fmt: skip
 
 
 def measure(binary: pathlib.Path, folder: pathlib.Path, smoke: bool) -> dict:
-    rounds, connects, echoes, seconds, crowd, viewers, events = (
-        (1, 3, 20, 0.5, 5, 10, 4) if smoke else (5, 40, 1000, 3, 50, 200, 50)
-    )
+    plan = SMOKE if smoke else FULL
+    busy = [busy_otherwise(smoke)]
     with servers.bellglass(binary, folder / "data", "--slots", "2") as server:
-        connection = server.connect()
-        job = servers.schedule(connection, json.dumps(DESKTOP).encode())
-        servers.follow(server.connect(), job, "step.started")
-        with Websockify(folder, socket_of(folder / "data", job)) as peer:
-            bridges = {
-                "bellglass": (server.port, f"/jobs/{job}/desktop/websocket", server.process.pid),
-                "websockify": (peer.port, "/websockify", peer.process.pid),
-            }
-            samples = {name: [] for name in PEERS}
-            for number in range(rounds):
-                for name, bridge in bridges.items():
-                    sample = one_round(bridge, connects, echoes, seconds)
-                    samples[name].append(sample)
-                    print(f"live: round {number + 1} of {rounds}: {PEERS[name]}: {sample['mib_per_second']:,.0f} MiB/s", flush=True)
-            memory = {name: memory_of(bridge, crowd) for name, bridge in bridges.items()}
-        deliveries = {str(count): delivery(server, job, count, events) for count in sorted({1, viewers})}
-        page = page_weight(server)
-        servers.ask(server.connect(), "POST", f"/jobs/{job}/cancel")
-        servers.follow(server.connect(), job, "finished")
+        with page_times.running(server, DESKTOP) as job:
+            peers, crowd = bridges(server, folder, job, plan)
+            deliveries = {str(count): delivery(server, job, count, plan["events"]) for count in sorted({1, plan["viewers"]})}
+        with Browser(folder / "chromium") as browser:
+            print("live: in a browser", flush=True)
+            ready, files = page_times.interactive(browser, server, plan["visits"])
+            drawn = page_times.events(browser, server, plan["rounds"], plan["page_events"])
+            drawn["desktop"] = page_times.desktop(browser, server, folder, plan["rounds"], plan["page_flips"])
+            version = browser.version
+        page = page_weight(server, files)
     shutil.rmtree(folder / "data")
+    busy.append(busy_otherwise(smoke))
     return {
-        "rounds": rounds,
+        "rounds": plan["rounds"],
+        "cores_busy_otherwise": max(busy),
+        "peers": peers,
         "crowd": crowd,
-        "peers": {name: {"label": PEERS[name], **middle(samples[name]), **memory[name]} for name in PEERS},
         "delivery_ms": deliveries,
-        "events": events,
+        "events": plan["events"],
         "page": page,
+        "browser": version,
+        "visits": plan["visits"],
+        "in_browser_ms": {
+            what: {who: {"count": len(times), **page_times.spread(times)} for who, times in each.items()}
+            for what, each in {**ready, **drawn}.items()
+        },
     }
+
+
+def bridges(server: servers.Server, folder: pathlib.Path, job: str, plan: dict) -> tuple[dict, dict]:
+    """What each way to the desktop is like, and whether a crowd that takes ours is shown the same."""
+    with Websockify(folder, job) as peer:
+        ways = {
+            "bellglass": (server.port, f"/jobs/{job}/desktop/websocket", server.process.pid),
+            "websockify": (peer.port, "/websockify", peer.process.pid),
+        }
+        samples = {name: [] for name in PEERS}
+        for number in range(plan["rounds"]):
+            for name, way in ways.items():
+                sample = one_round(way, plan["connects"], plan["echoes"], plan["seconds"])
+                samples[name].append(sample)
+                print(f"live: round {number + 1} of {plan['rounds']}: {PEERS[name]}: {sample['mib_per_second']:,.0f} MiB/s", flush=True)
+        memory = {name: memory_of(way, plan["crowd"]) for name, way in ways.items()}
+
+    def draw() -> None:
+        status, answer = servers.ask(server.connect(), "PUT", f"/jobs/{job}/files/draw", b" ")
+        if status != 204:
+            raise SystemExit(f"bench: the workspace could not be written to: {status} {answer[:500]!r}")
+
+    crowd = shown_the_same(ways["bellglass"], plan["crowd"], POINT, RED, draw)
+    return {name: {"label": PEERS[name], **middle(samples[name]), **memory[name]} for name in PEERS}, crowd
 
 
 def middle(samples: list[dict]) -> dict:
     return {key: round(statistics.median(sample[key] for sample in samples), 3) for key in samples[0]}
-
-
-def one_round(bridge: tuple[int, str, int], connects: int, echoes: int, seconds: float) -> dict:
-    port, path, pid = bridge
-    connecting = []
-    for _ in range(connects):
-        start = time.perf_counter()
-        viewer = Viewer(port, path)
-        connecting.append(time.perf_counter() - start)
-        viewer.close()
-    viewer = Viewer(port, path)
-    # The first pictures of a connection are slow for the X server's own reasons.
-    viewer.picture(SCREEN)
-    echo = []
-    for _ in range(echoes):
-        start = time.perf_counter()
-        viewer.picture(PIXEL)
-        echo.append(time.perf_counter() - start)
-    moved, before, start = 0, machine.cpu_seconds(pid), time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds:
-        moved += viewer.picture(SCREEN)
-    used = machine.cpu_seconds(pid) - before
-    viewer.close()
-    return {
-        "connect_ms": statistics.median(connecting) * 1000,
-        "echo_ms": statistics.median(echo) * 1000,
-        "mib_per_second": moved / elapsed / 2**20,
-        "cpu_ms_per_gib": used * 1000 / (moved / 2**30),
-    }
-
-
-def memory_of(bridge: tuple[int, str, int], crowd: int) -> dict:
-    """What so many viewers at once add, each of whom was shown the whole screen."""
-    port, path, pid = bridge
-    before, processes = proportional_mib(pid), len(family(pid))
-    viewers = [Viewer(port, path) for _ in range(crowd)]
-    for viewer in viewers:
-        viewer.picture(SCREEN)
-    after, more = proportional_mib(pid), len(family(pid)) - processes
-    for viewer in viewers:
-        viewer.close()
-    return {"memory_mib_alone": round(before, 1), "memory_mib_per_viewer": round((after - before) / crowd, 3), "processes_per_viewer": round(more / crowd, 2)}
-
-
-def family(pid: int) -> list[int]:
-    """A process and its children. Sandboxes are nobody's children here."""
-    found = [pid]
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if fields[1] == str(pid) and pid_is_bridge(int(path.parent.name), pid):
-            found.append(int(path.parent.name))
-    return found
-
-
-def pid_is_bridge(child: int, parent: int) -> bool:
-    """A fork of the same program, unlike a sandbox that a server has started."""
-    try:
-        return os.readlink(f"/proc/{child}/exe") == os.readlink(f"/proc/{parent}/exe")
-    except OSError:
-        return False
-
-
-def proportional_mib(pid: int) -> float:
-    total = 0
-    for each in family(pid):
-        try:
-            text = pathlib.Path(f"/proc/{each}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        total += int(re.search(r"^Pss: +(\d+)", text, re.MULTILINE)[1])
-    return total / 1024
 
 
 def delivery(server: servers.Server, job: str, viewers: int, events: int) -> dict:
@@ -179,8 +134,9 @@ def delivery(server: servers.Server, job: str, viewers: int, events: int) -> dic
     return {"p50": round(statistics.median(times), 2), "p99": round(times[int(len(times) * 0.99) - 1 if len(times) > 1 else 0], 2)}
 
 
-def page_weight(server: servers.Server) -> dict:
-    """What a browser loads before anything is chosen, as it comes over the wire."""
+def page_weight(server: servers.Server, loaded: set[str]) -> dict:
+    """What a browser loads before anything is chosen, as it comes over the wire: what the page names, and what a
+    browser that showed it has loaded besides."""
     def fetch(path: str) -> bytes:
         connection = server.connect()
         connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
@@ -191,40 +147,6 @@ def page_weight(server: servers.Server) -> dict:
 
     index = fetch("/")
     text = gzip.decompress(index) if index[:2] == b"\x1f\x8b" else index
-    files = sorted(set(re.findall(r'(?:src|href)="(/assets/[^"]+)"', text.decode())))
+    files = sorted(loaded | set(re.findall(r'(?:src|href)="(/assets/[^"]+)"', text.decode())))
     weights = {path: len(fetch(path)) for path in files}
     return {"kb": round((len(index) + sum(weights.values())) / 1000, 1), "requests": 1 + len(files)}
-
-
-def socket_of(data: pathlib.Path, job: str) -> str:
-    """The X server's own socket, looked at from outside: websockify has the shorter way."""
-    record = json.loads((data / "sandboxes" / job / "sandbox.json").read_text())
-    return f"/proc/{record['pid']}/root/tmp/.bellglass/desktop/rfb"
-
-
-class Websockify:
-    def __init__(self, folder: pathlib.Path, target: str):
-        self.port, self.target, self.log = servers.free_port(), target, folder / "websockify.log"
-
-    def __enter__(self) -> "Websockify":
-        program = pathlib.Path(sys.executable).with_name("websockify")
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [str(program), f"--unix-target={self.target}", f"127.0.0.1:{self.port}"],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                Viewer(self.port, "/websockify").close()
-                return self
-            except OSError:
-                time.sleep(0.05)
-        raise SystemExit(f"bench: websockify did not start:\n{self.log.read_text()[-2000:]}")
-
-    def __exit__(self, *_) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()

@@ -3,11 +3,14 @@
 import os
 import socket
 import struct
+import zlib
 
 # A picture of one pixel, and of the whole screen, asked for anew whatever has changed.
 PIXEL = struct.pack(">BBHHHH", 3, 0, 0, 0, 1, 1)
 WIDTH, HEIGHT = 1280, 800
 SCREEN = struct.pack(">BBHHHH", 3, 0, 0, 0, WIDTH, HEIGHT)
+# What has changed since the last picture, as soon as something has.
+CHANGES = struct.pack(">BBHHHH", 3, 1, 0, 0, WIDTH, HEIGHT)
 RAW_ONLY = struct.pack(">BBHi", 2, 0, 1, 0)
 
 
@@ -94,21 +97,47 @@ class Viewer:
     def picture(self, request: bytes) -> int:
         """Asks for a picture and takes it whole. Returns its bytes."""
         self.send(request)
-        while True:
-            kind = self.read(1)[0]
-            if kind == 0:
-                break
-            # A bell, or what is on the clipboard.
-            if kind == 3:
-                self.skip(int.from_bytes(self.read(7)[3:]))
-        rectangles = int.from_bytes(self.read(3)[1:])
         total = 0
-        for _ in range(rectangles):
-            _, _, width, height, encoding = struct.unpack(">HHHHi", self.read(12))
-            assert encoding == 0, encoding
+        for _, _, width, height in self.rectangles():
             self.skip(width * height * 4)
             total += width * height * 4
         return total
+
+    def screen(self) -> int:
+        """Takes the whole screen, which was asked for, and returns a sum over it."""
+        points = bytearray(WIDTH * HEIGHT * 4)
+        for left, top, width, height in self.rectangles():
+            data = self.read(width * height * 4)
+            for row in range(height):
+                start = ((top + row) * WIDTH + left) * 4
+                points[start : start + width * 4] = data[row * width * 4 : (row + 1) * width * 4]
+        return zlib.crc32(points)
+
+    def ask_for_changes(self) -> None:
+        self.send(CHANGES)
+
+    def wait_for_colour(self, point: tuple[int, int], colour: bytes) -> None:
+        """Takes what has changed, which was asked for, until this point has this colour."""
+        found = False
+        while not found:
+            for left, top, width, height in self.rectangles():
+                data = self.read(width * height * 4)
+                x, y = point[0] - left, point[1] - top
+                if 0 <= x < width and 0 <= y < height and data[(y * width + x) * 4 :].startswith(colour):
+                    found = True
+            if not found:
+                self.ask_for_changes()
+
+    def rectangles(self):
+        """The places of the next picture's parts; whoever goes through them takes each one's points."""
+        while (kind := self.read(1)[0]) != 0:
+            # A bell, or what is on the clipboard.
+            if kind == 3:
+                self.skip(int.from_bytes(self.read(7)[3:]))
+        for _ in range(int.from_bytes(self.read(3)[1:])):
+            *place, encoding = struct.unpack(">HHHHi", self.read(12))
+            assert encoding == 0, encoding
+            yield place
 
     def close(self) -> None:
         self.socket.close()
