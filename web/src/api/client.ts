@@ -2,8 +2,8 @@
 
 import createClient, { type Middleware } from "openapi-fetch";
 import { problemOf, unreachable } from "./problem";
-import type { paths } from "./schema";
-import type { App, Decision, Folder, JobAccess, JobRequest, JobStatus, ListedJob, Memory, NetworkPolicy, Offer, Shared, WhoAmI } from "./types";
+import type { components, paths } from "./schema";
+import type { App, Decision, Folder, ForkWish, JobRequest, JobStatus, ListedJob, Memory, NetworkPolicy, Offer, Shared, Status, WhoAmI } from "./types";
 
 /** Told of every answer that says "log in first". */
 let onLoginNeeded: () => void = () => {};
@@ -64,7 +64,7 @@ export async function listJobs(filter: Filter): Promise<{ jobs: ListedJob[]; mor
 }
 
 /** Where a job stands and what may be done with it, if there is such a job and this browser may see it. */
-export async function getStatus(id: string): Promise<{ status: JobStatus; access: JobAccess }> {
+export async function getStatus(id: string): Promise<Status> {
   return must(await client.GET("/status/{id}", { params: { path: { id } } }));
 }
 
@@ -82,6 +82,13 @@ export async function pause(id: string): Promise<void> {
 
 export async function resume(id: string): Promise<void> {
   await client.POST("/jobs/{id}/resume", { params: { path: { id } } });
+}
+
+type ForkRequest = components["schemas"]["ForkRequest"];
+
+/** A new job that goes on from a step of another one. Gives the new job's id. */
+export async function fork(id: string, wish: ForkWish): Promise<string> {
+  return must(await client.POST("/jobs/{id}/fork", { params: { path: { id } }, body: wish as ForkRequest })).job_id;
 }
 
 export async function sendMessage(id: string, text: string): Promise<void> {

@@ -29,6 +29,7 @@ export type Approval = Schemas["Approval"];
 export type Decision = Schemas["Decision"];
 export type Changes = Schemas["Changes"];
 export type RestoreCause = Schemas["RestoreCause"];
+export type Status = Schemas["Status"];
 export type JobAccess = Schemas["JobAccess"];
 export type Memory = Schemas["MemoryView"];
 export type Shared = Schemas["Shared"];
@@ -39,6 +40,9 @@ export type ProblemDocument = Schemas["Problem"];
 
 /** A tool call as it is written; tools that this page does not know have fields that it does not know. */
 export type AnyCall = { tool: string } & Record<string, unknown>;
+
+/** Where to leave a job, and what to do then. */
+export type ForkWish = Omit<Schemas["ForkRequest"], "steps"> & { steps?: AnyCall[] };
 
 export const ENDED: readonly JobStatus[] = ["completed", "failed", "cancelled"];
 

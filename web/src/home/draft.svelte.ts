@@ -3,7 +3,7 @@
 
 import type { AnyCall, JobRequest, JobSpec } from "../api/types";
 import type { Draft } from "./playbook";
-import { emptyCall } from "./tools";
+import { emptyCall, written } from "./tools";
 
 export interface Attached {
   path: string;
@@ -18,6 +18,8 @@ class DraftJob {
   name = $state("");
   model = $state("");
   image = $state("");
+  /** The size of the desktop that runs from the beginning on, as `1280x800`; empty for none. */
+  desktop = $state("");
   network = $state<"" | "none" | "registries" | "open" | "allow">("");
   hosts = $state("");
   onError = $state<"continue" | "stop">("continue");
@@ -31,12 +33,13 @@ class DraftJob {
   others = $state.raw<Record<string, unknown>>({});
 
   fill(draft: Draft): void {
-    const { name, image, network, on_error, isolation, limits, model, files, plan, budget, ...others } = draft.rest;
+    const { name, image, desktop, network, on_error, isolation, limits, model, files, plan, budget, ...others } = draft.rest;
     this.mode = draft.mode;
     this.task = draft.task;
     this.steps = draft.steps.length > 0 ? structuredClone(draft.steps) : [emptyCall("shell")];
     this.name = text(name);
     this.image = text(image);
+    this.desktop = screenText(desktop);
     this.model = text(model);
     this.isolation = text(isolation);
     this.onError = on_error === "stop" ? "stop" : "continue";
@@ -100,10 +103,11 @@ class DraftJob {
     const hosts = this.hosts.split(/[\s,]+/).filter(Boolean);
     const all: Record<string, unknown> = {
       ...this.others,
-      ...(isTask ? { task: this.task, model: this.model || undefined, plan: this.plan || undefined } : { steps: this.#calls() }),
+      ...(isTask ? { task: this.task, model: this.model || undefined, plan: this.plan || undefined } : { steps: written($state.snapshot(this.steps)) }),
       budget: isTask ? { ...(this.others["budget"] as object | undefined), ...given(this.budget) } : undefined,
       name: this.name || undefined,
       image: this.image || undefined,
+      desktop: screenOf(this.desktop),
       isolation: this.isolation || undefined,
       on_error: this.mode === "steps" && this.onError === "stop" ? "stop" : undefined,
       network: this.network === "allow" ? { allow: hosts } : this.network || undefined,
@@ -114,16 +118,6 @@ class DraftJob {
       value !== undefined && !(typeof value === "object" && Object.keys(value as object).length === 0);
     return Object.fromEntries(Object.entries(all).filter(([, value]) => isSaid(value))) as JobRequest;
   }
-
-  /** A field that was left empty was not meant, where the tool can do without it. */
-  #calls(): AnyCall[] {
-    const optional = ["path", "glob"];
-    return $state.snapshot(this.steps).map((step) => {
-      const mayLack = step.tool === "list_files" || step.tool === "search_files";
-      const written = Object.entries(step).filter(([key, value]) => !(mayLack && optional.includes(key) && value === ""));
-      return Object.fromEntries(written) as AnyCall;
-    });
-  }
 }
 
 function noLimits() {
@@ -132,6 +126,20 @@ function noLimits() {
 
 function noBudget() {
   return { usd: "", tokens: "", steps: "" };
+}
+
+/** What a desktop has that nobody gave a size to. */
+export const USUAL_SCREEN = "1280x800";
+
+function screenText(desktop: unknown): string {
+  if (desktop === true) return USUAL_SCREEN;
+  const { width, height } = (desktop ?? {}) as { width?: unknown; height?: unknown };
+  return typeof width === "number" && typeof height === "number" ? `${width}x${height}` : "";
+}
+
+function screenOf(text: string): { width: number; height: number } | undefined {
+  const [width, height] = text.split("x").map(Number);
+  return width && height ? { width, height } : undefined;
 }
 
 /** The fields that something was written into. */

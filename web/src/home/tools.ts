@@ -1,6 +1,8 @@
 // The fields of each tool that a step can be written with by hand. A tool that is not listed here is
 // written as JSON, so that a server with more tools needs no new page.
 
+import type { AnyCall } from "../api/types";
+
 export interface Field {
   name: string;
   label: string;
@@ -61,7 +63,17 @@ export const FIELDS: Record<string, Field[]> = {
 };
 
 /** What a new step of a tool starts with. */
-export function emptyCall(tool: string): { tool: string } & Record<string, unknown> {
+export function emptyCall(tool: string): AnyCall {
   const fields = (FIELDS[tool] ?? []).filter((field) => !field.optional);
   return { tool, ...Object.fromEntries(fields.map((field) => [field.name, ""])) };
+}
+
+/** The calls as they are sent: a field that was left empty was not meant, where the tool can do without it. */
+export function written(calls: AnyCall[]): AnyCall[] {
+  const optional = ["path", "glob"];
+  return calls.map((call) => {
+    const mayLack = call.tool === "list_files" || call.tool === "search_files";
+    const meant = Object.entries(call).filter(([key, value]) => !(mayLack && optional.includes(key) && value === ""));
+    return Object.fromEntries(meant) as AnyCall;
+  });
 }

@@ -21,6 +21,7 @@ import type {
   StepOutcome,
   StepStatus,
 } from "../api/types";
+import { keep, type Keeping } from "./kept";
 
 export interface Step {
   n: number;
@@ -102,6 +103,8 @@ export interface JobView {
   lastSeq: number;
   moments: Moment[];
   destinations: Destination[];
+  /** After which steps the files were kept, in the order in which that happened. */
+  kept: Keeping[];
   /** What waits until somebody allows or refuses it, oldest first. */
   approvals: Approval[];
   /** Whether a person works with the desktop, and the job waits. */
@@ -140,6 +143,7 @@ export function begin(event: JobEvent): JobView | undefined {
     lastSeq: event.seq,
     moments: [{ kind: "scheduled", seq: event.seq, at: event.at, void: false }],
     destinations: [],
+    kept: [],
     approvals: [],
     desktopTaken: false,
     plan: [],
@@ -154,6 +158,7 @@ export function begin(event: JobEvent): JobView | undefined {
 export function apply(view: JobView, event: JobEvent): void {
   view.lastSeq = event.seq;
   const base = { seq: event.seq, at: event.at, void: false };
+  view.kept = keep(view.kept, event, () => lastStep(view));
   switch (event.type) {
     case "scheduled":
       return;
@@ -354,6 +359,11 @@ export function findStep(view: JobView, n: number): Step | undefined {
     if (moment?.kind === "step" && !moment.void && moment.step.n === n) return moment.step;
   }
   return undefined;
+}
+
+function lastStep(view: JobView): number {
+  const newest = view.moments.findLast((moment) => moment.kind === "step" && !moment.void);
+  return newest?.kind === "step" ? newest.step.n : 0;
 }
 
 function addPiece(step: Step, stream: Piece["stream"], text: string): void {

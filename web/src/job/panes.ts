@@ -2,11 +2,11 @@
 // when it is first looked at, so it costs the page's first load nothing. To add one, add a line.
 
 import type { Component } from "svelte";
-import type { JobAccess } from "../api/types";
+import { hasEnded, type JobAccess } from "../api/types";
 import type { IconName } from "../parts/Icon.svelte";
 import type { JobView } from "./fold";
 import type { LiveJob } from "./live.svelte";
-import { hasJupyter, notebooksOf } from "./notebooks";
+import { hasDesktop, hasJupyter, notebooksOf } from "./inside";
 
 export interface Pane {
   id: string;
@@ -19,12 +19,17 @@ export interface Pane {
   load(): Promise<{ default: Component<{ job: LiveJob }> }>;
 }
 
+/** What runs in a sandbox is for those who may change the job; what is left of it, for those who may read files. */
+function mayLook(view: JobView, access: JobAccess): boolean {
+  return hasEnded(view.status) ? access.files : access.change;
+}
+
 export const panes: Pane[] = [
   {
     id: "desktop",
     label: "Desktop",
     icon: "system",
-    suits: ({ spec }, access) => access.change && (spec.desktop != null || spec.image === "desktop"),
+    suits: (view, access) => mayLook(view, access) && hasDesktop(view),
     load: () => import("../panes/Desktop.svelte"),
   },
   {
@@ -38,7 +43,7 @@ export const panes: Pane[] = [
     id: "notebook",
     label: "Notebook",
     icon: "code",
-    suits: (view) => hasJupyter(view) || notebooksOf(view).length > 0,
+    suits: (view, access) => mayLook(view, access) && (hasJupyter(view) || notebooksOf(view).length > 0),
     load: () => import("../panes/Notebook.svelte"),
   },
   {
