@@ -35,6 +35,10 @@ pub(crate) struct IndexRow {
     pub(crate) failed_steps: Vec<u32>,
     /// Number of the newest `result.stored`.
     pub(crate) result_seq: Option<u64>,
+    /// The job that this one goes on from.
+    pub(crate) forked_from: Option<JobId>,
+    /// It is going to be forgotten, so nothing can go on from it. Set by the database alone.
+    pub(crate) retired: bool,
     pub(crate) last_seq: u64,
     pub(crate) last_at: Timestamp,
     pub(crate) last_hash: LinkHash,
@@ -64,6 +68,8 @@ impl IndexRow {
             steps_total: steps_total(&spec.work),
             failed_steps: Vec::new(),
             result_seq: None,
+            forked_from: spec.fork.map(|fork| fork.job),
+            retired: false,
             last_seq: 0,
             last_at: now,
             last_hash: LinkHash::root(id),

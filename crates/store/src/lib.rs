@@ -57,9 +57,25 @@ pub trait Store: access::Access + Send + Sync + 'static {
         lease: Duration,
     ) -> Result<Vec<JobId>, StoreError>;
 
+    /// Takes a job up again that this worker claimed last, whether its lease has run out or not. For a
+    /// worker that starts again under its old name: what it held is here. `None` if it is over, or
+    /// another has claimed it since.
+    async fn claim_own(
+        &self,
+        worker: &WorkerId,
+        job: JobId,
+        lease: Duration,
+    ) -> Result<Option<ClaimedJob>, StoreError>;
+
     /// Makes every lease of a worker run out now, so that its jobs can be claimed at once. For a
-    /// worker that starts again under its old name after a crash, and for one that shuts down.
-    async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError>;
+    /// worker that shuts down.
+    async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError> {
+        self.release_leases_but(worker, &[]).await
+    }
+
+    /// The same for all jobs but these.
+    async fn release_leases_but(&self, worker: &WorkerId, kept: &[JobId])
+    -> Result<(), StoreError>;
 
     /// Jobs that are not over and that nobody but this worker has claimed since it did.
     async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError>;
@@ -77,7 +93,7 @@ pub trait Store: access::Access + Send + Sync + 'static {
 
     /// Appends events as the holder of a job. Refused with [`StoreError::StaleGeneration`] if
     /// the job was claimed again since, and with [`StoreError::JobEnded`] after its end. Durable
-    /// when this returns.
+    /// when this returns. Waits for a database that is away for as long as the caller does.
     async fn append(
         &self,
         job: JobId,
@@ -134,8 +150,18 @@ pub trait Store: access::Access + Send + Sync + 'static {
     /// Jobs, newest first.
     async fn jobs(&self, filter: &JobFilter) -> Result<JobPage, StoreError>;
 
-    /// Jobs that ended before a moment, the oldest first, at most so many.
-    async fn ended_before(&self, moment: Timestamp, limit: u32) -> Result<Vec<JobId>, StoreError>;
+    /// Jobs that ended before a moment and that no job which has not ended goes on from, the oldest
+    /// first: at most `limit` after the first `skip`.
+    async fn ended_before(
+        &self,
+        moment: Timestamp,
+        skip: u32,
+        limit: u32,
+    ) -> Result<Vec<JobId>, StoreError>;
+
+    /// Has no other job go on from one that has ended, because it is about to be forgotten. `false` if
+    /// there is none, it has not ended, or a job goes on from it that has not.
+    async fn retire_job(&self, job: JobId) -> Result<bool, StoreError>;
 
     /// Forgets a job that has ended, its log included. `false` if there is none, or it has not ended.
     async fn forget_job(&self, job: JobId) -> Result<bool, StoreError>;

@@ -77,6 +77,9 @@ impl SandboxHands<'_> {
     pub(crate) async fn perform(&mut self, n: u32, call: ToolCall) -> Result<(), HandsError> {
         self.look_at_stop()?;
         if self.already_started.take() != Some(n) {
+            if self.stop.is_winding_down() {
+                return Err(HandsError::Stopped(StopReason::ShuttingDown));
+            }
             self.log.append(vec![EventBody::StepStarted { n, call: call.clone() }]).await?;
         }
         let started = Instant::now();

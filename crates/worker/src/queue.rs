@@ -118,8 +118,6 @@ impl Worker {
     /// Works until `shutdown`. Running jobs then have the time of grace to come to their ends; after
     /// it they are left as they are, with their sandboxes, for the next process to take up.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
-        // What an earlier process of this name held is free to be claimed again, by us.
-        self.shared.store.release_leases(&self.settings.name).await?;
         self.sweep().await?;
         let jobs = TaskTracker::new();
         let mut heartbeat = AbortOnDropHandle::new(tokio::spawn(self.heartbeat()));
@@ -134,6 +132,7 @@ impl Worker {
         });
 
         let slots = Arc::new(Semaphore::new(self.settings.slots));
+        self.take_up_own(&slots, &jobs).await?;
         let ended = tokio::select! {
             () = self.claim_jobs(&slots, &jobs, &shutdown) => Ok(()),
             // Without leases or cancellations no job can be driven well.
@@ -143,7 +142,7 @@ impl Worker {
         tracing::info!(?ended, "no more jobs are claimed");
 
         jobs.close();
-        if ended.is_ok() && tokio::time::timeout(self.settings.grace, jobs.wait()).await.is_err() {
+        if ended.is_ok() && !self.are_over_within_grace(&jobs).await {
             tracing::info!(jobs = jobs.len(), "jobs that are not at their end are left to others");
         }
         self.held.stop_all(StopReason::ShuttingDown);
@@ -156,6 +155,36 @@ impl Worker {
             std::panic::resume_unwind(panic);
         }
         self.shared.store.release_leases(&self.settings.name).await
+    }
+
+    /// Whether all jobs come to their ends, or to where others go on, in the time that is left. For half of
+    /// it they go on as ever; then none begins another step, so that those which run may end.
+    async fn are_over_within_grace(&self, jobs: &TaskTracker) -> bool {
+        let half = self.settings.grace / 2;
+        if tokio::time::timeout(half, jobs.wait()).await.is_ok() {
+            return true;
+        }
+        self.held.lock().values().for_each(|held| held.stop.wind_down());
+        tokio::time::timeout(half, jobs.wait()).await.is_ok()
+    }
+
+    /// Goes on with what an earlier process of this name held, as far as there are slots: its sandboxes
+    /// are here. The rest is for whoever has room.
+    async fn take_up_own(
+        &self,
+        slots: &Arc<Semaphore>,
+        jobs: &TaskTracker,
+    ) -> Result<(), StoreError> {
+        let (store, name) = (&self.shared.store, &self.settings.name);
+        let mut kept = Vec::new();
+        for job in store.held_by(name).await? {
+            let Ok(slot) = slots.clone().try_acquire_owned() else { break };
+            if let Some(claimed) = store.claim_own(name, job, self.settings.lease).await? {
+                kept.push(job);
+                self.take_on(claimed, slot, jobs);
+            }
+        }
+        store.release_leases_but(name, &kept).await
     }
 
     /// Returns at the shutdown, but never in the middle of a claim: a job that is claimed is taken on,

@@ -1,5 +1,8 @@
 //! Why a job must stop before its mind is done, and how everybody who works on it hears of that.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tokio::sync::watch;
 
 /// Why a job stops early.
@@ -24,15 +27,18 @@ impl StopReason {
 
 /// Tells a job to stop. The first reason to end it counts, but a reason to let go of it counts more.
 #[derive(Clone, Debug)]
-pub(crate) struct StopSwitch(watch::Sender<Option<StopReason>>);
+pub(crate) struct StopSwitch {
+    reason: watch::Sender<Option<StopReason>>,
+    winding_down: Arc<AtomicBool>,
+}
 
 impl StopSwitch {
     pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(None))
+        Self { reason: watch::Sender::new(None), winding_down: Arc::default() }
     }
 
     pub(crate) fn stop(&self, reason: StopReason) {
-        self.0.send_if_modified(|current| {
+        self.reason.send_if_modified(|current| {
             let replaces = match current {
                 None => true,
                 Some(known) => known.ends_the_job() && !reason.ends_the_job(),
@@ -45,7 +51,7 @@ impl StopSwitch {
     }
 
     pub(crate) fn reason(&self) -> Option<StopReason> {
-        *self.0.borrow()
+        *self.reason.borrow()
     }
 
     /// Returns once there is a reason to stop.
@@ -59,8 +65,22 @@ impl StopSwitch {
         self.stopped_by(|reason| Some(reason) != known && reason != StopReason::TimeLimit).await
     }
 
+    /// Returns once the job is to be left to others.
+    pub(crate) async fn told_to_let_go(&self) -> StopReason {
+        self.stopped_by(|reason| !reason.ends_the_job()).await
+    }
+
+    /// Has the job begin no more steps: this process ends soon, and what is not begun is not interrupted.
+    pub(crate) fn wind_down(&self) {
+        self.winding_down.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_winding_down(&self) -> bool {
+        self.winding_down.load(Ordering::Relaxed)
+    }
+
     async fn stopped_by(&self, counts: impl Fn(StopReason) -> bool) -> StopReason {
-        let mut receiver = self.0.subscribe();
+        let mut receiver = self.reason.subscribe();
         let reason = receiver.wait_for(|reason| reason.is_some_and(&counts)).await;
         // The sender lives in `self`, so the channel is open and the value is there.
         reason.ok().and_then(|reason| *reason).unwrap_or(StopReason::ShuttingDown)

@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use bellglass_protocol::chain::SealedEvent;
-use bellglass_protocol::id::{Generation, JobId, WorkerId};
+use bellglass_protocol::id::{Generation, JobId};
 use jiff::Timestamp;
 
-use super::operation::{Claim, Operation, Pending};
+use super::operation::{Claim, Operation, Pending, Release};
 use crate::index::IndexRow;
 use crate::{Change, StoreError, rules};
 
@@ -46,11 +46,13 @@ impl Draft {
         match operation {
             Operation::Schedule(pending) => {
                 let new = &pending.request;
-                let text = new.line.clone();
-                self.lines.push(Line { job: new.row.id, seq: new.row.last_seq, text });
-                self.changed(new.row.id);
-                self.rows.insert(new.row.id, new.row.clone());
-                pending.answer = Some(Ok(()));
+                pending.answer = Some(self.may_go_on_from(new.row.forked_from));
+                if let Some(Ok(())) = pending.answer {
+                    let text = new.line.clone();
+                    self.lines.push(Line { job: new.row.id, seq: new.row.last_seq, text });
+                    self.changed(new.row.id);
+                    self.rows.insert(new.row.id, new.row.clone());
+                }
             }
             Operation::Append(pending) => {
                 let request = &pending.request;
@@ -110,19 +112,43 @@ impl Draft {
                 }
                 pending.answer = Some(Ok(lost));
             }
-            Operation::Release(_)
+            Operation::ClaimOwn(pending) if !pending.is_abandoned() => {
+                let request = &pending.request;
+                let own = self.rows.get_mut(&request.job).filter(|row| {
+                    !row.status.is_terminal() && row.worker.as_ref() == Some(&request.worker)
+                });
+                let claimed = own.map(|row| {
+                    let event = rules::claim(row, &request.worker, request.lease, now);
+                    (row.generation, event)
+                });
+                pending.answer = Some(Ok(claimed.map(|(generation, event)| {
+                    self.add_lines(&[event]);
+                    generation
+                })));
+            }
+            Operation::ClaimOwn(_)
+            | Operation::Release(_)
             | Operation::Claim(_)
             | Operation::Memory(_)
             | Operation::Access(_)
+            | Operation::Retire(_)
             | Operation::Forget(_)
             | Operation::Close(_) => {}
         }
     }
 
+    /// What a job goes on from must stay until the job has ended, so it must not be on its way out.
+    fn may_go_on_from(&self, parent: Option<JobId>) -> Result<(), StoreError> {
+        let Some(parent) = parent else { return Ok(()) };
+        let is_there = self.rows.get(&parent).is_some_and(|row| !row.retired);
+        if is_there { Ok(()) } else { Err(StoreError::NotFound(parent)) }
+    }
+
     /// Ends all leases of a worker, as far as the rows of its jobs are here.
-    pub(crate) fn release(&mut self, worker: &WorkerId) {
+    pub(crate) fn release(&mut self, Release { worker, kept }: &Release) {
         for row in self.rows.values_mut() {
-            if !row.status.is_terminal() && row.worker.as_ref() == Some(worker) {
+            let is_held = !row.status.is_terminal() && row.worker.as_ref() == Some(worker);
+            if is_held && !kept.contains(&row.id) {
                 row.lease_until = Some(Timestamp::UNIX_EPOCH);
                 self.unwritten.insert(row.id);
             }
@@ -211,8 +237,10 @@ pub(crate) fn jobs_named_by(operations: &[Operation]) -> Vec<JobId> {
             Operation::Renew(pending) => {
                 jobs.extend(pending.request.held.iter().map(|(job, _)| *job));
             }
-            Operation::Schedule(_)
-            | Operation::Release(_)
+            Operation::Schedule(pending) => jobs.extend(pending.request.row.forked_from),
+            Operation::Retire(pending) => jobs.push(pending.request),
+            Operation::ClaimOwn(pending) => jobs.push(pending.request.job),
+            Operation::Release(_)
             | Operation::Claim(_)
             | Operation::Memory(_)
             | Operation::Access(_)

@@ -23,10 +23,13 @@ pub(crate) enum Operation {
     Steer(Pending<Steer, JobStatus>),
     ChangeNetwork(Pending<ChangeNetwork, JobStatus>),
     Renew(Pending<Renew, Vec<JobId>>),
-    Release(Pending<WorkerId, ()>),
+    Release(Pending<Release, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
+    ClaimOwn(Pending<ClaimOwn, Option<Generation>>),
     Memory(Pending<MemoryChange, Option<Memory>>),
     Access(Pending<AccessChange, bool>),
+    /// Keeps others from going on from a job that has ended.
+    Retire(Pending<JobId, bool>),
     /// Removes a job that has ended.
     Forget(Pending<JobId, bool>),
     /// Ends the writer. Answered when it has let go of the database.
@@ -91,6 +94,21 @@ pub(crate) struct Claim {
     pub(crate) lease: Duration,
 }
 
+/// The wish to take a certain job up again.
+#[derive(Debug)]
+pub(crate) struct ClaimOwn {
+    pub(crate) worker: WorkerId,
+    pub(crate) job: JobId,
+    pub(crate) lease: Duration,
+}
+
+/// The end of all leases of a worker but those of the jobs that it keeps.
+#[derive(Debug)]
+pub(crate) struct Release {
+    pub(crate) worker: WorkerId,
+    pub(crate) kept: Vec<JobId>,
+}
+
 impl<Q, A> Pending<Q, A> {
     pub(crate) fn new(request: Q) -> (Self, oneshot::Receiver<Result<A, StoreError>>) {
         let (reply, answer) = oneshot::channel();
@@ -122,8 +140,10 @@ impl Operation {
             Self::Renew(pending) => pending.deliver(),
             Self::Release(pending) => pending.deliver(),
             Self::Claim(pending) => pending.deliver(),
+            Self::ClaimOwn(pending) => pending.deliver(),
             Self::Memory(pending) => pending.deliver(),
             Self::Access(pending) => pending.deliver(),
+            Self::Retire(pending) => pending.deliver(),
             Self::Forget(pending) => pending.deliver(),
             Self::Close(_) => {}
         }
@@ -140,8 +160,10 @@ impl Operation {
             Self::Renew(pending) => pending.is_abandoned(),
             Self::Release(pending) => pending.is_abandoned(),
             Self::Claim(pending) => pending.is_abandoned(),
+            Self::ClaimOwn(pending) => pending.is_abandoned(),
             Self::Memory(pending) => pending.is_abandoned(),
             Self::Access(pending) => pending.is_abandoned(),
+            Self::Retire(pending) => pending.is_abandoned(),
             Self::Forget(pending) => pending.is_abandoned(),
             Self::Close(_) => false,
         }
@@ -158,8 +180,10 @@ impl Operation {
             Self::Renew(pending) => pending.answer = Some(Err(error)),
             Self::Release(pending) => pending.answer = Some(Err(error)),
             Self::Claim(pending) => pending.answer = Some(Err(error)),
+            Self::ClaimOwn(pending) => pending.answer = Some(Err(error)),
             Self::Memory(pending) => pending.answer = Some(Err(error)),
             Self::Access(pending) => pending.answer = Some(Err(error)),
+            Self::Retire(pending) => pending.answer = Some(Err(error)),
             Self::Forget(pending) => pending.answer = Some(Err(error)),
             Self::Close(_) => {}
         }

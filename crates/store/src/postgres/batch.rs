@@ -98,6 +98,13 @@ async fn decide_and_write(
         }
     }
     write(connection, &mut draft).await?;
+    // After the jobs are written that go on from others. The rows are locked by now, so whoever lets a job
+    // go on from one of them has done so and is seen, or waits and sees this.
+    for operation in operations.iter_mut() {
+        if let Operation::Retire(pending) = operation {
+            pending.answer = Some(Ok(rows::retire(connection, pending.request).await?));
+        }
+    }
 
     // Jobs are claimed last: a claim looks at all jobs, as they now stand.
     let claims = count_claims(operations);
@@ -121,7 +128,7 @@ fn released_by(operations: &[Operation]) -> Vec<WorkerId> {
     operations
         .iter()
         .filter_map(|operation| match operation {
-            Operation::Release(pending) => Some(pending.request.clone()),
+            Operation::Release(pending) => Some(pending.request.worker.clone()),
             _ => None,
         })
         .collect()

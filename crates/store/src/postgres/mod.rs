@@ -31,7 +31,8 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use crate::group::operation::{
-    Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer,
+    Append, Cancel, ChangeNetwork, Claim, ClaimOwn, NewJob, Operation, Pending, Release, Renew,
+    Steer,
 };
 use crate::group::{CHANGES_KEPT, QUEUE};
 use crate::index::{IndexRow, now};
@@ -96,14 +97,20 @@ impl PostgresStore {
         operation: fn(Pending<Q, A>) -> Operation,
         request: Q,
     ) -> Result<A, StoreError> {
-        let (pending, answer) = Pending::new(request);
-        let asked = async {
-            self.writer.send(operation(pending)).await.map_err(|_| StoreError::Closed)?;
-            answer.await.map_err(|_| StoreError::Closed)?
-        };
-        // Whoever gives up is not waited for: what was asked is then not done, unless it is done
-        // already.
+        let asked = self.ask_until_answered(operation, request);
         tokio::time::timeout(PATIENCE, asked).await.map_err(|_| StoreError::Unavailable)?
+    }
+
+    /// Waits for as long as the caller does. Whoever gives up is not waited for: what was asked is then
+    /// not done, unless it is done already.
+    async fn ask_until_answered<Q, A>(
+        &self,
+        operation: fn(Pending<Q, A>) -> Operation,
+        request: Q,
+    ) -> Result<A, StoreError> {
+        let (pending, answer) = Pending::new(request);
+        self.writer.send(operation(pending)).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
     }
 }
 
@@ -173,8 +180,25 @@ impl Store for PostgresStore {
         self.ask(Operation::Renew, renew).await
     }
 
-    async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError> {
-        self.ask(Operation::Release, worker.clone()).await
+    async fn claim_own(
+        &self,
+        worker: &WorkerId,
+        job: JobId,
+        lease: Duration,
+    ) -> Result<Option<ClaimedJob>, StoreError> {
+        let claim = ClaimOwn { worker: worker.clone(), job, lease };
+        let Some(generation) = self.ask(Operation::ClaimOwn, claim).await? else { return Ok(None) };
+        let (view, recorded_bytes) = patiently(|| reads::brief(&self.readers.claims, job)).await?;
+        Ok(Some(ClaimedJob { generation, view, recorded_bytes }))
+    }
+
+    async fn release_leases_but(
+        &self,
+        worker: &WorkerId,
+        kept: &[JobId],
+    ) -> Result<(), StoreError> {
+        let release = Release { worker: worker.clone(), kept: kept.to_vec() };
+        self.ask(Operation::Release, release).await
     }
 
     async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError> {
@@ -200,7 +224,9 @@ impl Store for PostgresStore {
         generation: Generation,
         bodies: Vec<EventBody>,
     ) -> Result<Vec<SealedEvent>, StoreError> {
-        self.ask(Operation::Append, Append { job, generation, bodies }).await
+        // The writer alone knows whether a line was written when a connection broke, so that the one who
+        // holds the job need not write it again.
+        self.ask_until_answered(Operation::Append, Append { job, generation, bodies }).await
     }
 
     async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError> {
@@ -258,8 +284,17 @@ impl Store for PostgresStore {
         patiently(|| reads::jobs(readers, filter)).await
     }
 
-    async fn ended_before(&self, moment: Timestamp, limit: u32) -> Result<Vec<JobId>, StoreError> {
-        patiently(|| reads::ended_before(&self.readers.short, moment, limit)).await
+    async fn ended_before(
+        &self,
+        moment: Timestamp,
+        skip: u32,
+        limit: u32,
+    ) -> Result<Vec<JobId>, StoreError> {
+        patiently(|| reads::ended_before(&self.readers.short, moment, skip, limit)).await
+    }
+
+    async fn retire_job(&self, job: JobId) -> Result<bool, StoreError> {
+        self.ask(Operation::Retire, job).await
     }
 
     async fn forget_job(&self, job: JobId) -> Result<bool, StoreError> {

@@ -87,13 +87,14 @@ pub(super) async fn migrate(options: &PgConnectOptions) -> Result<(), StoreError
 
 /// The schema's history, oldest first.
 fn migrations() -> Migrator {
-    const FILES: [(i64, &str, &str); 2] = [
+    const FILES: [(i64, &str, &str); 3] = [
         (
             1,
             "jobs, events, memories",
             include_str!("../../migrations/postgres/0001_jobs_events_memories.sql"),
         ),
         (2, "access", include_str!("../../migrations/postgres/0002_access.sql")),
+        (3, "forks", include_str!("../../migrations/postgres/0003_forks.sql")),
     ];
     let migrations = FILES.map(|(version, description, sql)| {
         let sql = SqlStr::from_static(sql);

@@ -7,10 +7,10 @@ use bellglass_protocol::view::{JobStatus, JobView};
 use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
-use sqlx::{PgPool, Postgres, QueryBuilder, Row as _};
+use sqlx::{AssertSqlSafe, PgPool, Postgres, QueryBuilder, Row as _};
 use uuid::Uuid;
 
-use super::rows::{self, integer, moment, natural, small, status, text};
+use super::rows::{self, IN_USE, integer, moment, natural, small, status, text};
 use crate::line::read_line;
 use crate::reading::{self, contains_pattern};
 use crate::title::SHORTENED;
@@ -97,16 +97,20 @@ pub(super) async fn events_after(
 pub(super) async fn ended_before(
     readers: &PgPool,
     moment: Timestamp,
+    skip: u32,
     limit: u32,
 ) -> Result<Vec<JobId>, StoreError> {
-    let jobs: Vec<Uuid> = sqlx::query_scalar(
-        "SELECT id FROM jobs WHERE finished_at IS NOT NULL AND finished_at < $1 \
-         ORDER BY finished_at LIMIT $2",
-    )
-    .bind(moment.as_microsecond())
-    .bind(i64::from(limit))
-    .fetch_all(readers)
-    .await?;
+    let statement = format!(
+        "{IN_USE} SELECT id FROM jobs WHERE finished_at IS NOT NULL AND finished_at < $1 \
+         AND NOT EXISTS (SELECT 1 FROM in_use WHERE in_use.id = jobs.id) \
+         ORDER BY finished_at, id LIMIT $2 OFFSET $3"
+    );
+    let jobs: Vec<Uuid> = sqlx::query_scalar(AssertSqlSafe(statement))
+        .bind(moment.as_microsecond())
+        .bind(i64::from(limit))
+        .bind(i64::from(skip))
+        .fetch_all(readers)
+        .await?;
     Ok(jobs.into_iter().map(JobId::from).collect())
 }
 

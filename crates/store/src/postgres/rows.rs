@@ -36,11 +36,11 @@ pub(super) async fn write_jobs(
     sqlx::query(
         "INSERT INTO jobs (id, status, priority, name, title, scheduled_at, started_at, \
          finished_at, generation, cancel_requested, worker, lease_until, last_seq, last_at, \
-         last_hash, steps_done, steps_total, failed_steps, result_seq, owner) \
+         last_hash, steps_done, steps_total, failed_steps, result_seq, owner, forked_from) \
          SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::text[], \
          $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bool[], $11::text[], \
          $12::bigint[], $13::bigint[], $14::bigint[], $15::bytea[], $16::bigint[], \
-         $17::bigint[], $18::text[], $19::bigint[], $20::text[]) \
+         $17::bigint[], $18::text[], $19::bigint[], $20::text[], $21::uuid[]) \
          ON CONFLICT (id) DO UPDATE SET status = excluded.status, \
          started_at = excluded.started_at, finished_at = excluded.finished_at, \
          generation = excluded.generation, cancel_requested = excluded.cancel_requested, \
@@ -69,6 +69,7 @@ pub(super) async fn write_jobs(
     .bind(rows.iter().map(|row| list_text(&row.failed_steps)).collect::<Vec<_>>())
     .bind(result_seq)
     .bind(rows.iter().map(|row| row.owner.as_deref().map(text)).collect::<Vec<_>>())
+    .bind(rows.iter().map(|row| row.forked_from.map(|job| job.uuid())).collect::<Vec<_>>())
     .execute(connection)
     .await?;
     Ok(())
@@ -105,7 +106,8 @@ macro_rules! select_jobs {
         concat!(
             "SELECT id, status, priority, name, title, scheduled_at, started_at, finished_at, \
              generation, cancel_requested, worker, lease_until, last_seq, last_at, last_hash, \
-             steps_done, steps_total, failed_steps, result_seq, owner FROM jobs ",
+             steps_done, steps_total, failed_steps, result_seq, owner, forked_from, retired \
+             FROM jobs ",
             $rest
         )
     };
@@ -169,6 +171,22 @@ pub(super) const ONE: &str = select_jobs!("WHERE id = $1");
 pub(super) const CHANGED_SINCE: &str =
     select_jobs!("WHERE status IN ('scheduled', 'running', 'paused') OR finished_at >= $1");
 
+/// The jobs that those which have not ended go on from, and what these went on from, and so on.
+pub(super) const IN_USE: &str = "WITH RECURSIVE in_use (id) AS ( \
+     SELECT forked_from FROM jobs WHERE finished_at IS NULL AND forked_from IS NOT NULL \
+     UNION SELECT jobs.forked_from FROM jobs JOIN in_use ON jobs.id = in_use.id \
+     WHERE jobs.forked_from IS NOT NULL)";
+
+/// Has nothing more go on from a job that has ended and that nothing which has not ended goes on from.
+pub(super) async fn retire(connection: &mut PgConnection, job: JobId) -> Result<bool, StoreError> {
+    let statement = format!(
+        "{IN_USE} UPDATE jobs SET retired = TRUE WHERE id = $1 AND finished_at IS NOT NULL \
+         AND NOT EXISTS (SELECT 1 FROM in_use WHERE in_use.id = $1)"
+    );
+    let retired = sqlx::query(AssertSqlSafe(statement)).bind(job.uuid()).execute(connection);
+    Ok(retired.await?.rows_affected() > 0)
+}
+
 /// Removes a job that has ended, and all that refers to it.
 pub(super) async fn forget(connection: &mut PgConnection, job: JobId) -> Result<bool, StoreError> {
     const ENDED: &str = "SELECT id FROM jobs WHERE id = $1 AND finished_at IS NOT NULL";
@@ -214,6 +232,8 @@ pub(super) fn read_row(row: &PgRow) -> Result<IndexRow, StoreError> {
         failed_steps: serde_json::from_str(row.try_get(17)?).map_err(corrupt)?,
         result_seq: row.try_get::<Option<i64>, _>(18)?.map(natural).transpose()?,
         owner: row.try_get(19)?,
+        forked_from: row.try_get::<Option<Uuid>, _>(20)?.map(JobId::from),
+        retired: row.try_get(21)?,
     })
 }
 

@@ -85,6 +85,9 @@ async fn decide_and_write(
                 let changed = access::change(connection, &pending.request, now).await?;
                 pending.answer = Some(Ok(changed));
             }
+            Operation::Retire(pending) => {
+                pending.answer = Some(Ok(rows::retire(connection, pending.request).await?));
+            }
             Operation::Forget(pending) => {
                 pending.answer = Some(Ok(rows::forget(connection, pending.request).await?));
             }

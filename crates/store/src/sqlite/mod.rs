@@ -27,7 +27,8 @@ use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::group::operation::{
-    Append, Cancel, ChangeNetwork, Claim, NewJob, Operation, Pending, Renew, Steer,
+    Append, Cancel, ChangeNetwork, Claim, ClaimOwn, NewJob, Operation, Pending, Release, Renew,
+    Steer,
 };
 use crate::group::{CHANGES_KEPT, QUEUE};
 use crate::index::{IndexRow, now};
@@ -121,8 +122,25 @@ impl Store for SqliteStore {
         self.ask(Operation::Renew, renew).await
     }
 
-    async fn release_leases(&self, worker: &WorkerId) -> Result<(), StoreError> {
-        self.ask(Operation::Release, worker.clone()).await
+    async fn claim_own(
+        &self,
+        worker: &WorkerId,
+        job: JobId,
+        lease: Duration,
+    ) -> Result<Option<ClaimedJob>, StoreError> {
+        let claim = ClaimOwn { worker: worker.clone(), job, lease };
+        let Some(generation) = self.ask(Operation::ClaimOwn, claim).await? else { return Ok(None) };
+        let (view, recorded_bytes) = reads::brief(&self.readers.claims, job).await?;
+        Ok(Some(ClaimedJob { generation, view, recorded_bytes }))
+    }
+
+    async fn release_leases_but(
+        &self,
+        worker: &WorkerId,
+        kept: &[JobId],
+    ) -> Result<(), StoreError> {
+        let release = Release { worker: worker.clone(), kept: kept.to_vec() };
+        self.ask(Operation::Release, release).await
     }
 
     async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError> {
@@ -212,8 +230,17 @@ impl Store for SqliteStore {
         reads::jobs(readers, filter).await
     }
 
-    async fn ended_before(&self, moment: Timestamp, limit: u32) -> Result<Vec<JobId>, StoreError> {
-        reads::ended_before(&self.readers.short, moment, limit).await
+    async fn ended_before(
+        &self,
+        moment: Timestamp,
+        skip: u32,
+        limit: u32,
+    ) -> Result<Vec<JobId>, StoreError> {
+        reads::ended_before(&self.readers.short, moment, skip, limit).await
+    }
+
+    async fn retire_job(&self, job: JobId) -> Result<bool, StoreError> {
+        self.ask(Operation::Retire, job).await
     }
 
     async fn forget_job(&self, job: JobId) -> Result<bool, StoreError> {

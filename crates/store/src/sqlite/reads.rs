@@ -7,9 +7,9 @@ use bellglass_protocol::view::{JobStatus, JobView};
 use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{QueryBuilder, Row as _, Sqlite, SqlitePool};
+use sqlx::{AssertSqlSafe, QueryBuilder, Row as _, Sqlite, SqlitePool};
 
-use super::rows::{self, integer, job_id, moment, natural, status};
+use super::rows::{self, IN_USE, integer, job_id, moment, natural, status};
 use crate::line::read_line;
 use crate::reading::{self, contains_pattern};
 use crate::title::SHORTENED;
@@ -122,16 +122,20 @@ pub(super) async fn holder(
 pub(super) async fn ended_before(
     readers: &SqlitePool,
     moment: Timestamp,
+    skip: u32,
     limit: u32,
 ) -> Result<Vec<JobId>, StoreError> {
-    let jobs: Vec<String> = sqlx::query_scalar(
-        "SELECT id FROM jobs WHERE finished_at IS NOT NULL AND finished_at < $1 \
-         ORDER BY finished_at LIMIT $2",
-    )
-    .bind(moment.as_microsecond())
-    .bind(limit)
-    .fetch_all(readers)
-    .await?;
+    let statement = format!(
+        "{IN_USE} SELECT id FROM jobs WHERE finished_at IS NOT NULL AND finished_at < $1 \
+         AND NOT EXISTS (SELECT 1 FROM in_use WHERE in_use.id = jobs.id) \
+         ORDER BY finished_at, id LIMIT $2 OFFSET $3"
+    );
+    let jobs: Vec<String> = sqlx::query_scalar(AssertSqlSafe(statement))
+        .bind(moment.as_microsecond())
+        .bind(limit)
+        .bind(skip)
+        .fetch_all(readers)
+        .await?;
     jobs.iter().map(|job| job_id(job)).collect()
 }
 

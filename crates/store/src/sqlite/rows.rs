@@ -12,6 +12,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use crate::StoreError;
 use crate::group::draft::Line;
+use crate::group::operation::Release;
 use crate::index::IndexRow;
 
 /// Writes rows of the index, whether they are new or not.
@@ -23,8 +24,9 @@ pub(super) async fn write_jobs(
         ManyRows::new(
             "INSERT INTO jobs (id, status, priority, name, title, scheduled_at, started_at, \
              finished_at, generation, cancel_requested, worker, lease_until, last_seq, last_at, \
-             last_hash, steps_done, steps_total, failed_steps, result_seq, owner) VALUES ",
-            "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+             last_hash, steps_done, steps_total, failed_steps, result_seq, owner, forked_from) \
+             VALUES ",
+            "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             " ON CONFLICT (id) DO UPDATE SET status = excluded.status, \
              started_at = excluded.started_at, finished_at = excluded.finished_at, \
              generation = excluded.generation, cancel_requested = excluded.cancel_requested, \
@@ -60,7 +62,8 @@ pub(super) async fn write_jobs(
                 .bind(row.steps_total)
                 .bind(list_text(&row.failed_steps))
                 .bind(row.result_seq.map(integer).transpose()?)
-                .bind(row.owner.as_deref());
+                .bind(row.owner.as_deref())
+                .bind(row.forked_from.map(|job| job.to_string()));
         }
         query.execute(&mut *connection).await?;
     }
@@ -91,7 +94,8 @@ macro_rules! select_jobs {
         concat!(
             "SELECT id, status, priority, name, title, scheduled_at, started_at, finished_at, \
              generation, cancel_requested, worker, lease_until, last_seq, last_at, last_hash, \
-             steps_done, steps_total, failed_steps, result_seq, owner FROM jobs ",
+             steps_done, steps_total, failed_steps, result_seq, owner, forked_from, retired \
+             FROM jobs ",
             $rest
         )
     };
@@ -105,20 +109,25 @@ pub(super) async fn load(
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
-    // One statement for any number of jobs; ids need no escaping.
-    let mut list = String::with_capacity(2 + 39 * jobs.len());
-    for job in jobs {
-        let separator = if list.is_empty() { '[' } else { ',' };
-        let _ = write!(list, "{separator}\"{job}\"");
-    }
-    list.push(']');
     sqlx::query(select_jobs!("WHERE id IN (SELECT value FROM json_each($1))"))
-        .bind(list)
+        .bind(list_of(jobs))
         .fetch_all(connection)
         .await?
         .iter()
         .map(read_row)
         .collect()
+}
+
+/// One parameter for any number of jobs; ids need no escaping.
+fn list_of(jobs: &[JobId]) -> String {
+    let mut list = String::with_capacity(2 + 39 * jobs.len());
+    list.push('[');
+    for (n, job) in jobs.iter().enumerate() {
+        let separator = if n > 0 { "," } else { "" };
+        let _ = write!(list, "{separator}\"{job}\"");
+    }
+    list.push(']');
+    list
 }
 
 /// `INDEXED BY`, because the planner has no statistics to tell it that a claim should not sort all
@@ -156,15 +165,36 @@ pub(super) async fn claimable(
 /// Ends all leases of a worker.
 pub(super) async fn release(
     connection: &mut SqliteConnection,
-    worker: &WorkerId,
+    Release { worker, kept }: &Release,
 ) -> Result<(), StoreError> {
     sqlx::query(
-        "UPDATE jobs SET lease_until = 0 WHERE status IN ('running', 'paused') AND worker = $1",
+        "UPDATE jobs SET lease_until = 0 WHERE status IN ('running', 'paused') AND worker = $1 \
+         AND id NOT IN (SELECT value FROM json_each($2))",
     )
     .bind(worker.as_str())
+    .bind(list_of(kept))
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// The jobs that those which have not ended go on from, and what these went on from, and so on.
+pub(super) const IN_USE: &str = "WITH RECURSIVE in_use (id) AS ( \
+     SELECT forked_from FROM jobs WHERE finished_at IS NULL AND forked_from IS NOT NULL \
+     UNION SELECT jobs.forked_from FROM jobs JOIN in_use ON jobs.id = in_use.id \
+     WHERE jobs.forked_from IS NOT NULL)";
+
+/// Has nothing more go on from a job that has ended and that nothing which has not ended goes on from.
+pub(super) async fn retire(
+    connection: &mut SqliteConnection,
+    job: JobId,
+) -> Result<bool, StoreError> {
+    let statement = format!(
+        "{IN_USE} UPDATE jobs SET retired = TRUE WHERE id = $1 AND finished_at IS NOT NULL \
+         AND NOT EXISTS (SELECT 1 FROM in_use WHERE in_use.id = $1)"
+    );
+    let retired = sqlx::query(AssertSqlSafe(statement)).bind(job.to_string()).execute(connection);
+    Ok(retired.await?.rows_affected() > 0)
 }
 
 /// Removes a job that has ended, and all that refers to it.
@@ -220,6 +250,8 @@ pub(super) fn read_row(row: &SqliteRow) -> Result<IndexRow, StoreError> {
         failed_steps: serde_json::from_str(row.try_get(17)?).map_err(corrupt)?,
         result_seq: row.try_get::<Option<i64>, _>(18)?.map(natural).transpose()?,
         owner: row.try_get(19)?,
+        forked_from: row.try_get::<Option<&str>, _>(20)?.map(job_id).transpose()?,
+        retired: row.try_get(21)?,
     })
 }
 

@@ -89,6 +89,34 @@ pub(crate) async fn released_leases_can_be_claimed_at_once(store: Arc<dyn Store>
     assert!(store.claim_next_job(&worker("a"), LEASE).await.unwrap().is_none());
 }
 
+pub(crate) async fn a_worker_that_starts_again_goes_on_with_what_it_held(store: Arc<dyn Store>) {
+    let (a, b) = (worker("a"), worker("b"));
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let job = store.schedule(steps_job("true")).await.unwrap();
+        store.claim_next_job(&a, LEASE).await.unwrap().unwrap();
+        held.push(job);
+    }
+    let own = store.claim_own(&a, held[0], LEASE).await.unwrap().unwrap();
+    assert_eq!((own.view.job_id, own.generation), (held[0], Generation(2)));
+    assert_eq!(own.view.generation, Generation(2));
+    // Whoever held it before under the same name is fenced off too.
+    let late = store.append(held[0], Generation(1), vec![output("x")]).await.unwrap_err();
+    assert!(matches!(late, StoreError::StaleGeneration), "{late}");
+    assert!(store.claim_own(&b, held[1], LEASE).await.unwrap().is_none());
+
+    store.release_leases_but(&a, &held[..1]).await.unwrap();
+    let taken = store.claim_next_job(&b, LEASE).await.unwrap().unwrap();
+    assert_eq!(taken.view.job_id, held[1]);
+    assert!(store.claim_own(&a, held[1], LEASE).await.unwrap().is_none(), "it is another's");
+    // A lease that ran out is no reason to let go of what nobody has taken.
+    let own = store.claim_own(&a, held[2], LEASE).await.unwrap().unwrap();
+    assert!(store.claim_next_job(&b, LEASE).await.unwrap().is_none());
+    let end = vec![finished(EndStatus::Completed)];
+    store.append(held[2], own.generation, end).await.unwrap();
+    assert!(store.claim_own(&a, held[2], LEASE).await.unwrap().is_none(), "it is over");
+}
+
 pub(crate) async fn a_worker_knows_what_it_holds_and_others_where_it_is(store: Arc<dyn Store>) {
     let job = store.schedule(steps_job("true")).await.unwrap();
     let (a, b) = (worker("a"), worker("b"));

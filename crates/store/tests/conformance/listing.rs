@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError};
-use bellglass_protocol::job::{JobSpec, Work};
+use bellglass_protocol::id::{Generation, JobId};
+use bellglass_protocol::job::{Fork, JobSpec, Work};
 use bellglass_protocol::step::StepStatus;
 use bellglass_protocol::view::{JobStatus, JobView};
-use bellglass_store::{JobFilter, JobPage, Store};
+use bellglass_store::{JobFilter, JobPage, Store, StoreError};
 
 use crate::support::{
-    output, result_stored, step_finished, steps_job, task_job, with_priority, worker,
+    finished, output, result_stored, step_finished, steps_job, task_job, with_priority, worker,
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -172,17 +173,78 @@ pub(crate) async fn only_what_has_ended_is_forgotten(store: Arc<dyn Store>) {
     let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
     let running = store.schedule(steps_job("2")).await.unwrap();
     let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
-    assert!(store.ended_before(later, 10).await.unwrap().is_empty());
+    assert!(store.ended_before(later, 0, 10).await.unwrap().is_empty());
     let end = JobEnd { status: EndStatus::Completed, failed_steps: vec![], error: None };
     let end = vec![EventBody::Finished { end }];
     store.append(ended, claimed.generation, end).await.unwrap();
 
     let long_ago = jiff::Timestamp::UNIX_EPOCH;
-    assert!(store.ended_before(long_ago, 10).await.unwrap().is_empty());
-    assert_eq!(store.ended_before(later, 10).await.unwrap(), [ended]);
+    assert!(store.ended_before(long_ago, 0, 10).await.unwrap().is_empty());
+    assert_eq!(store.ended_before(later, 0, 10).await.unwrap(), [ended]);
+    assert!(store.ended_before(later, 1, 10).await.unwrap().is_empty());
+    assert!(!store.retire_job(running).await.unwrap());
     assert!(!store.forget_job(running).await.unwrap());
     assert!(store.forget_job(ended).await.unwrap());
     assert!(!store.forget_job(ended).await.unwrap());
     assert!(store.job(ended).await.is_err() && store.outline(ended).await.is_err());
     assert_eq!(store.job(running).await.unwrap().last_seq, 1);
+}
+
+/// The next job in line comes to its end.
+async fn end_next(store: &dyn Store) -> JobId {
+    let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    let end = vec![finished(EndStatus::Completed)];
+    store.append(claimed.view.job_id, claimed.generation, end).await.unwrap();
+    claimed.view.job_id
+}
+
+fn fork_of(job: JobId) -> JobSpec {
+    let fork = Fork { job, step: 1, checkpoint: None, heard: None };
+    JobSpec { fork: Some(fork), ..steps_job("true") }
+}
+
+pub(crate) async fn what_another_job_goes_on_from_is_kept(store: Arc<dyn Store>) {
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let first = store.schedule(steps_job("1")).await.unwrap();
+    end_next(&*store).await;
+    let second = store.schedule(fork_of(first)).await.unwrap();
+    assert!(store.ended_before(later, 0, 10).await.unwrap().is_empty(), "a fork waits");
+    end_next(&*store).await;
+    assert_eq!(store.ended_before(later, 0, 10).await.unwrap(), [first, second]);
+    assert_eq!(store.ended_before(later, 1, 10).await.unwrap(), [second]);
+
+    // A fork of the fork hears both.
+    let third = store.schedule(fork_of(second)).await.unwrap();
+    store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    assert!(store.ended_before(later, 0, 10).await.unwrap().is_empty(), "a fork is at work");
+    for job in [first, second, third] {
+        assert!(!store.retire_job(job).await.unwrap());
+    }
+    store.request_cancel(third, "me").await.unwrap();
+    let end = vec![finished(EndStatus::Cancelled)];
+    store.append(third, Generation(1), end).await.unwrap();
+    assert_eq!(store.ended_before(later, 0, 10).await.unwrap(), [first, second, third]);
+}
+
+pub(crate) async fn nothing_goes_on_from_what_is_about_to_be_forgotten(store: Arc<dyn Store>) {
+    let job = store.schedule(steps_job("1")).await.unwrap();
+    end_next(&*store).await;
+    assert!(store.retire_job(job).await.unwrap());
+    assert!(store.retire_job(job).await.unwrap(), "whoever comes next can try again");
+    let refused = store.schedule(fork_of(job)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::NotFound(parent) if parent == job), "{refused}");
+    assert!(store.forget_job(job).await.unwrap());
+    assert!(store.schedule(fork_of(job)).await.is_err());
+    assert!(!store.retire_job(job).await.unwrap());
+    assert_eq!(store.count_by_status().await.unwrap().iter().map(|(_, n)| n).sum::<u64>(), 0);
+}
+
+/// Whoever comes first has its way: a fork that is accepted finds what it goes on from.
+pub(crate) async fn a_fork_and_its_parents_end_do_not_pass_each_other(store: Arc<dyn Store>) {
+    for _ in 0..20 {
+        let job = store.schedule(with_priority(9)).await.unwrap();
+        end_next(&*store).await;
+        let (forked, retired) = tokio::join!(store.schedule(fork_of(job)), store.retire_job(job));
+        assert_ne!(forked.is_ok(), retired.unwrap());
+    }
 }

@@ -54,6 +54,7 @@ macro_rules! for_every_behaviour {
             leases::renewing_reports_what_was_lost,
             leases::a_renewed_lease_holds,
             leases::released_leases_can_be_claimed_at_once,
+            leases::a_worker_that_starts_again_goes_on_with_what_it_held,
             leases::a_worker_knows_what_it_holds_and_others_where_it_is,
             cancelling::a_waiting_job_ends_at_once,
             cancelling::a_running_job_gets_one_event,
@@ -83,6 +84,9 @@ macro_rules! for_every_behaviour {
             listing::the_index_agrees_with_the_log,
             listing::every_status_is_counted,
             listing::only_what_has_ended_is_forgotten,
+            listing::what_another_job_goes_on_from_is_kept,
+            listing::nothing_goes_on_from_what_is_about_to_be_forgotten,
+            listing::a_fork_and_its_parents_end_do_not_pass_each_other,
         }
     };
 }
