@@ -124,6 +124,10 @@ pub struct JobView {
     /// How often the job was claimed since it last came further than ever before.
     #[serde(skip)]
     pub claims_without_progress: u32,
+    /// How often a sandbox was lost since a step last came further than ever before, or somebody used a
+    /// tool in one.
+    #[serde(skip)]
+    pub losses_without_progress: u32,
     /// The highest number of a step that was ever over, also in a sandbox that is gone.
     #[serde(skip)]
     furthest_step: u32,
@@ -202,6 +206,7 @@ impl JobView {
             paused_ms: 0,
             paused_since: None,
             claims_without_progress: 0,
+            losses_without_progress: 0,
             furthest_step: 0,
             answers: (0, 0),
             kept: Kept::begin(spec),
@@ -244,6 +249,7 @@ impl JobView {
             }
             EventBody::SandboxReady { report } => self.sandbox = Some((**report).clone()),
             EventBody::SandboxLost { kept: Some(kept), .. } => {
+                self.losses_without_progress += 1;
                 self.sandbox = None;
                 self.steps.retain(|step| step.n <= *kept);
                 self.failed_steps.retain(|step| step <= kept);
@@ -251,6 +257,7 @@ impl JobView {
                 self.approvals.retain(|approval| matches!(approval.wish, Wish::Tool { .. }));
             }
             EventBody::SandboxLost { kept: None, .. } => {
+                self.losses_without_progress += 1;
                 // The next sandbox starts empty, so what was done in the old one is void.
                 self.steps.clear();
                 self.failed_steps.clear();
@@ -310,13 +317,13 @@ impl JobView {
                 if *n > self.furthest_step && outcome.status != StepStatus::Interrupted {
                     self.furthest_step = *n;
                     self.claims_without_progress = 0;
+                    self.losses_without_progress = 0;
                 }
             }
             EventBody::NetworkConnection { .. }
             | EventBody::ModelFailed { .. }
             | EventBody::ToolAnswered { .. }
             | EventBody::ToolStarted { .. }
-            | EventBody::ToolUsed { .. }
             | EventBody::LiveOpened { .. }
             | EventBody::McpConnected { .. }
             | EventBody::ModelSaid { .. }
@@ -326,6 +333,7 @@ impl JobView {
             | EventBody::RestoreRequested { .. }
             | EventBody::RestoreFailed { .. }
             | EventBody::WorkspaceRestored { .. } => {}
+            EventBody::ToolUsed { .. } => self.losses_without_progress = 0,
             EventBody::DesktopTaken { by } => self.desktop_taken_by = Some(by.clone()),
             EventBody::DesktopReturned { .. } => self.desktop_taken_by = None,
             EventBody::MemoryKept { usage, cost_usd, .. } => {
@@ -521,6 +529,21 @@ mod tests {
             take(&mut view, &event(n + 2, body));
         }
         view
+    }
+
+    #[test]
+    fn sandboxes_that_are_lost_one_after_another_are_counted() {
+        let done = |n| finished(n, StepStatus::Succeeded);
+        let interrupted = |n| finished(n, StepStatus::Interrupted);
+        for (bodies, count) in [
+            (vec![lost(), lost()], 2),
+            (vec![lost(), done(1)], 0),
+            // Neither what was done before in another sandbox nor another answer is progress.
+            (vec![done(1), lost(), done(1), lost()], 2),
+            (vec![lost(), answered(), interrupted(1), lost()], 2),
+        ] {
+            assert_eq!(folded(bodies, JobView::apply).losses_without_progress, count);
+        }
     }
 
     #[test]

@@ -30,6 +30,9 @@ const PACKING_TIME: Duration = Duration::from_secs(600);
 /// The same for a job that somebody wants to be over.
 const HURRIED_PACKING_TIME: Duration = Duration::from_secs(60);
 
+/// How long to wait at the most before a sandbox that could not be removed is tried again.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
 /// How the work of a job came to its end, before it is packed and recorded.
 pub(crate) enum Ending {
     /// The mind is done, well or badly.
@@ -90,27 +93,36 @@ pub(crate) async fn conclude(
     let end = JobEnd { status, failed_steps, error };
     events.push(EventBody::Concluded { end: end.clone() });
     log.append(events).await?;
-    finish(shared, log, end, sandbox, way_out).await
+    finish(shared, log, end, sandbox, way_out, stop).await
 }
 
-/// Ends the sandbox, and only then says that the job is over.
+/// Ends the sandbox, and only then says that the job is over. While it cannot be ended the job is not over.
 pub(crate) async fn finish(
     shared: &Shared,
     log: &JobLog,
     end: JobEnd,
     sandbox: Option<Sandbox>,
     way_out: &WayOut,
+    stop: &StopSwitch,
 ) -> Result<(), StoreError> {
-    let gone = match sandbox {
-        Some(sandbox) => sandbox.destroy().await,
-        // It may have ended together with whoever was about to remove it.
-        None => shared.backends.remove(&SandboxName::of_job(log.job)).await,
-    };
-    if let Err(error) = gone {
-        tracing::error!(job = %log.job, %error, "could not remove the sandbox");
+    let mut wait = Duration::from_millis(100);
+    loop {
+        let gone = match &sandbox {
+            Some(sandbox) => sandbox.destroy().await,
+            // It may have ended together with whoever was about to remove it.
+            None => shared.backends.remove(&SandboxName::of_job(log.job)).await,
+        };
+        let Err(error) = gone else { break };
+        tracing::error!(job = %log.job, %error, "could not remove the sandbox; trying again");
+        tokio::select! {
+            () = tokio::time::sleep(wait) => wait = (2 * wait).min(LONGEST_WAIT),
+            // How it ends is written down, so whoever takes it up goes on from here.
+            reason = stop.told_to_let_go() => return leave(log, reason).await,
+        }
     }
     way_out.close().await;
     remove_spools(shared, log.job).await;
+    log.hear_others_out().await;
     let word = JobStatus::from(end.status).as_str();
     log.append(vec![EventBody::Finished { end }]).await?;
     metrics::counter!("bellglass_jobs_finished_total", "status" => word).increment(1);

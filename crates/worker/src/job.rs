@@ -43,7 +43,7 @@ pub(crate) async fn run_job(
     stop: StopSwitch,
     network_changed: Arc<Notify>,
 ) -> Result<(), StoreError> {
-    let log = JobLog::new(shared.store.clone(), claimed);
+    let log = JobLog::new(shared.store.clone(), claimed).heeding(stop.clone());
     let spec = log.look(|view| view.spec.clone());
     if log.look(|view| view.cancel_requested) {
         stop.stop(StopReason::Cancelled);
@@ -52,7 +52,7 @@ pub(crate) async fn run_job(
     if let Some(end) = log.look(|view| view.conclusion.clone()) {
         // Whoever held the job before came as far as this, and the result is safe.
         let sandbox = find_sandbox(&shared, &spec, &log).await.ok().flatten();
-        return finish(&shared, &log, end, sandbox, &way_out).await;
+        return finish(&shared, &log, end, sandbox, &way_out, &stop).await;
     }
     if let Some(error) = log.look(gives_up) {
         // Whatever is wrong with it, it is not tried again: neither its steps nor its packing.
@@ -60,15 +60,28 @@ pub(crate) async fn run_job(
         let ending = stop.reason().map_or(Ending::Broken(error), Ending::Stopped);
         return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
     }
-    let _attending;
-    let (ending, sandbox) = match open_sandbox(&shared, &log, &spec, &stop).await? {
-        Opened::Sandbox(sandbox) => {
-            _attending = AbortOnDropHandle::new(tokio::spawn(attend(sandbox.guest().clone())));
-            let way_out = (&way_out, network_changed);
-            let ending = work(&shared, &log, &spec, &sandbox, way_out, &stop).await?;
-            (ending, Some(*sandbox))
+    let (ending, sandbox, _attending) = loop {
+        let sandbox = match open_sandbox(&shared, &log, &spec, &stop).await? {
+            Opened::Sandbox(sandbox) => sandbox,
+            Opened::Nothing(ending) => break (ending, None, None),
+        };
+        let attending = AbortOnDropHandle::new(tokio::spawn(attend(sandbox.guest().clone())));
+        let ways = (&way_out, network_changed.clone());
+        let reason = match work_through(&shared, &log, &spec, &sandbox, ways, &stop).await? {
+            Worked::Ended(ending) => break (ending, Some(*sandbox), Some(attending)),
+            Worked::Lost(reason) => reason,
+        };
+        if log.look(|view| view.losses_without_progress) >= MOST_LOSSES_WITHOUT_PROGRESS {
+            break (lost(&reason), Some(*sandbox), Some(attending));
         }
-        Opened::Nothing(ending) => (ending, None),
+        tracing::warn!(job = %log.job, reason, "the sandbox was lost; the job goes on in another");
+        // All of it first, so that no job ever has two.
+        if let Err(error) = sandbox.destroy().await {
+            tracing::error!(job = %log.job, %error, "could not remove a lost sandbox");
+            break (lost(&reason), None, None);
+        }
+        way_out.close().await;
+        record_loss(&shared, &log, &spec, reason).await?;
     };
     if let Ending::Stopped(reason) = &ending
         && !reason.ends_the_job()
@@ -105,6 +118,15 @@ pub(crate) async fn leave(log: &JobLog, reason: StopReason) -> Result<(), StoreE
 /// How often a job is taken up without getting any further: an end to a job that takes its server
 /// down each time.
 const MOST_CLAIMS_WITHOUT_PROGRESS: u32 = 10;
+
+/// How many sandboxes a job may lose under its worker's eyes without getting any further: an end to a
+/// job that ends its own guest each time.
+const MOST_LOSSES_WITHOUT_PROGRESS: u32 = 3;
+
+fn lost(reason: &str) -> Ending {
+    let message = format!("the sandbox was lost: {reason}");
+    Ending::Broken(JobError { code: "sandbox_lost".into(), message })
+}
 
 /// Why the job is not tried again, if it was tried too often.
 fn gives_up(view: &JobView) -> Option<JobError> {
@@ -227,6 +249,39 @@ async fn find_sandbox(
     found.map_err(|error| describe(&error))
 }
 
+/// What came of the work in a sandbox.
+enum Worked {
+    Ended(Ending),
+    /// The sandbox is of no use any more, for this reason.
+    Lost(String),
+}
+
+/// Works again and again while the database does not answer: the sandbox is in our hands, what was
+/// written is written, and nobody else can take the job up either.
+async fn work_through(
+    shared: &Shared,
+    log: &JobLog,
+    spec: &JobSpec,
+    sandbox: &Sandbox,
+    (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
+    stop: &StopSwitch,
+) -> Result<Worked, StoreError> {
+    loop {
+        let ways = (way_out, network_changed.clone());
+        match work(shared, log, spec, sandbox, ways, stop).await {
+            Err(StoreError::Unavailable) => {
+                tracing::warn!(job = %log.job, "the database is away; the job waits for it");
+            }
+            worked => return worked,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = sandbox.gone() => {}
+            _ = stop.told_to_let_go() => return Err(StoreError::Unavailable),
+        }
+    }
+}
+
 /// Everything between the sandbox's start and the packing of its workspace.
 async fn work(
     shared: &Shared,
@@ -235,33 +290,33 @@ async fn work(
     sandbox: &Sandbox,
     (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
-) -> Result<Ending, StoreError> {
+) -> Result<Worked, StoreError> {
     // A wish to cancel, or a new policy, that came between the claim and now was heard by nobody.
     let now = shared.store.job(log.job).await?;
     if now.cancel_requested {
         stop.stop(StopReason::Cancelled);
     }
+    let mut clock = Clock::start(&now, stop.clone());
     if let Err(error) = way_out.apply(sandbox.guest(), now.network).await {
-        return Ok(Ending::Broken(error.into()));
+        return Ok(Worked::Ended(Ending::Broken(error.into())));
     }
     let _following = way_out.follow(sandbox.guest().clone(), network_changed);
-    let mut clock = log.look(|view| Clock::start(view, stop.clone()));
     let ran = run_to_the_end(shared, log, spec, sandbox, &mut clock, stop).await;
     // Whether the time was up is decided from here on.
     clock.stop().await;
-    Ok(match (ran, stop.reason()) {
+    Ok(Worked::Ended(match (ran, stop.reason()) {
         (Err(HandsError::Store(error)), _) => return Err(error),
         (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
         // However the last step went: that the job was to stop is what ended it.
         (_, Some(reason)) if reason.ends_the_job() => Ending::Stopped(reason),
         (Ok(ending), _) => ending,
-        (Err(error @ HandsError::SandboxLost(_)), _) => {
-            Ending::Broken(JobError { code: "sandbox_lost".into(), message: error.to_string() })
-        }
+        // Whoever takes the job up finds out what is left of its sandbox.
+        (Err(HandsError::SandboxLost(_)), Some(reason)) => Ending::Stopped(reason),
+        (Err(HandsError::SandboxLost(reason)), None) => return Ok(Worked::Lost(reason)),
         (Err(error @ HandsError::Disk(_)), _) => {
             Ending::Broken(JobError { code: "output_not_kept".into(), message: error.to_string() })
         }
-    })
+    }))
 }
 
 /// Lets the job's mind work until it is done.

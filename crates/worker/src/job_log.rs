@@ -1,21 +1,34 @@
 //! One job's log as its holder writes it, and the job as far as the holder has come.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{Generation, JobId};
 use bellglass_protocol::view::JobView;
 use bellglass_store::{ClaimedJob, Store, StoreError, is_recording};
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 use crate::recording::Recording;
+use crate::stop::StopSwitch;
+
+/// How long a job that is to be left to others still waits for a database that is away.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How long somebody waits for it who is not the job itself.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Appends to a job's log under one claim. Clones share what they know.
 #[derive(Clone)]
 pub(crate) struct JobLog {
+    stop: StopSwitch,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) job: JobId,
     pub(crate) generation: Generation,
     known: Arc<Mutex<Known>>,
+    /// What others do in the sandbox and has to be written down before the job's end.
+    others: TaskTracker,
 }
 
 struct Known {
@@ -30,11 +43,27 @@ impl JobLog {
     pub(crate) fn new(store: Arc<dyn Store>, claimed: ClaimedJob) -> Self {
         let ClaimedJob { generation, view, recorded_bytes } = claimed;
         let job = view.job_id;
-        Self { store, job, generation, known: Arc::new(Mutex::new(Known { view, recorded_bytes })) }
+        let known = Arc::new(Mutex::new(Known { view, recorded_bytes }));
+        let others = TaskTracker::new();
+        Self { stop: StopSwitch::new(), store, job, generation, known, others }
     }
 
+    /// With the switch by which the job is told to stop.
+    pub(crate) fn heeding(self, stop: StopSwitch) -> Self {
+        Self { stop, ..self }
+    }
+
+    /// Waits for a database that is away as long as the job is in our hands: its sandbox lives, and
+    /// nobody else can write either.
     pub(crate) async fn append(&self, bodies: Vec<EventBody>) -> Result<(), StoreError> {
-        let written = self.store.append(self.job, self.generation, bodies).await?;
+        let given_up = async {
+            self.stop.told_to_let_go().await;
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        let written = tokio::select! {
+            written = self.store.append(self.job, self.generation, bodies) => written?,
+            () = given_up => return Err(StoreError::Unavailable),
+        };
         let mut known = self.lock();
         for sealed in &written {
             known.view.apply_briefly(&sealed.event);
@@ -43,6 +72,33 @@ impl JobLog {
             }
         }
         Ok(())
+    }
+
+    /// The same for somebody who waits for an answer meanwhile. It is written all the same when they
+    /// have waited long enough, or are gone.
+    pub(crate) async fn append_soon(&self, bodies: Vec<EventBody>) -> Result<(), StoreError> {
+        let log = self.clone();
+        let writing = self.apart(async move { log.append(bodies).await });
+        match tokio::time::timeout(PATIENCE, writing).await {
+            Ok(Ok(written)) => written,
+            Ok(Err(_)) | Err(_) => Err(StoreError::Unavailable),
+        }
+    }
+
+    /// Does something apart from whoever asked for it, and before the job's end.
+    pub(crate) fn apart<T: Send + 'static>(
+        &self,
+        deed: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.others.spawn(deed)
+    }
+
+    /// Waits for what others did in a sandbox that is gone to be written down.
+    pub(crate) async fn hear_others_out(&self) {
+        self.others.close();
+        if tokio::time::timeout(PATIENCE, self.others.wait()).await.is_err() {
+            tracing::warn!(job = %self.job, "what others did in the sandbox is not all written down");
+        }
     }
 
     /// Writes down that its holder lets go of the job.

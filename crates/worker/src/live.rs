@@ -130,7 +130,7 @@ impl LiveSandbox {
         let outcome = outcome::of_result(&keeper.0, called?, None);
         let given = given.map_err(|error| error.to_string())?;
         let used = EventBody::ToolUsed { by: by.into(), call, outcome: Box::new(outcome.clone()) };
-        self.log.append(vec![used]).await.map_err(|error| error.to_string())?;
+        self.log.append_soon(vec![used]).await.map_err(|error| error.to_string())?;
         Ok(Used { outcome, given })
     }
 }
@@ -178,7 +178,7 @@ impl LiveSandbox {
                 return Ok(());
             }
         }
-        Ok(self.log.append(vec![EventBody::LiveOpened { by: by.into(), place }]).await?)
+        Ok(self.log.append_soon(vec![EventBody::LiveOpened { by: by.into(), place }]).await?)
     }
 
     fn place(&self) -> Result<OwnedSemaphorePermit, LiveError> {

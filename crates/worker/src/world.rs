@@ -167,6 +167,7 @@ impl World for JobWorld<'_> {
         };
         tokio::select! {
             () = news => {}
+            () = self.hands.sandbox.gone() => return Err(gone()),
             reason = self.hands.stop.stopped() => return Err(HandsError::Stopped(reason)),
         }
         if time == JobTime::StandsStill {
@@ -268,6 +269,7 @@ impl<'a> JobWorld<'a> {
         let control = self.control;
         tokio::select! {
             () = control.returned() => {}
+            () = self.hands.sandbox.gone() => return Err(gone()),
             reason = self.hands.stop.stopped() => return Err(HandsError::Stopped(reason)),
         }
         self.clock.go_on();

@@ -186,11 +186,11 @@ impl Worker {
         assert!(ended.is_some_and(|ended| ended.success()), "it ended with {ended:?}");
     }
 
-    /// Waits until its log says something.
-    pub(crate) async fn says(&self, what: &str) {
+    /// Waits until its log says something so often.
+    pub(crate) async fn says(&self, what: &str, times: usize) {
         let log = self.data.with_extension("log");
         until(&format!("`{what}` is in the log"), async || {
-            fs::read_to_string(&log).is_ok_and(|log| log.contains(what))
+            fs::read_to_string(&log).is_ok_and(|log| log.matches(what).count() >= times)
         })
         .await;
     }
@@ -299,9 +299,16 @@ impl Database {
 
     /// Stops it, as a crash (`immediate`) or in good order (`fast`), and starts it again.
     pub(crate) fn restart(&self, mode: &str) {
-        let folder = self.folder.path().to_str().unwrap();
-        script(&["stop", folder, mode]);
-        script(&["start", folder]);
+        self.stop(mode);
+        self.start_again();
+    }
+
+    pub(crate) fn stop(&self, mode: &str) {
+        script(&["stop", self.folder.path().to_str().unwrap(), mode]);
+    }
+
+    pub(crate) fn start_again(&self) {
+        script(&["start", self.folder.path().to_str().unwrap()]);
     }
 }
 

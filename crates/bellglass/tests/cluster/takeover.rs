@@ -109,7 +109,7 @@ async fn a_worker_that_is_told_to_stop_finishes_what_it_holds_and_claims_nothing
     let job = client.submit(&waiting_job()).await;
     client.wait_for_step(&job, "step.started", 2).await;
     deployment.workers[0].signal(Signal::TERM);
-    deployment.workers[0].says("no more jobs are claimed").await;
+    deployment.workers[0].says("no more jobs are claimed", 1).await;
     let late = client.submit(&json!({ "steps": [shell("true")] })).await;
     client.let_go(&job).await;
     assert_eq!(client.wait_for_end(&job).await["status"], "completed");
@@ -134,6 +134,68 @@ async fn a_worker_whose_grace_is_over_leaves_its_jobs_to_others() {
     assert_eq!(let_go(&client, &job).await["status"], "completed");
     deployment.start_worker(told);
     deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+/// What is not begun cannot be interrupted: the job changes hands between two steps.
+#[tokio::test]
+async fn a_worker_that_stops_hands_a_long_job_over_at_the_end_of_a_step() {
+    let mut deployment = Deployment::start(1, 2, "grace = 10\n");
+    let client = deployment.servers[0].client.clone();
+    let count = |n: u32| shell(&format!("echo {n} >> count; sleep 1"));
+    let job = client.submit(&json!({ "steps": (1..=15).map(count).collect::<Vec<_>>() })).await;
+    client.wait_for_step(&job, "step.started", 2).await;
+    let first = holder(&client, &job).await;
+    let told = deployment.worker_named(&first);
+    deployment.workers[told].stop();
+    taken_from(&client, &job, &first).await;
+    let ended = client.wait_for_end(&job).await;
+    assert_eq!((&ended["status"], &ended["failed_steps"]), (&json!("completed"), &json!([])));
+    let expected: String = (1..=15).map(|n| format!("{n}\n")).collect();
+    assert_eq!(archive::text(&mut client.archive(&job).await, "count"), expected);
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+/// The sandbox is where the worker is; another one would have to begin with a checkpoint.
+#[tokio::test]
+async fn a_worker_that_is_started_again_keeps_its_jobs() {
+    let mut deployment = Deployment::start(1, 2, "lease = 60\n");
+    let client = deployment.servers[0].client.clone();
+    let job = client.submit(&waiting_job()).await;
+    client.wait_for_step(&job, "step.started", 2).await;
+    let first = holder(&client, &job).await;
+    let own = deployment.worker_named(&first);
+    for generation in 2..=4 {
+        deployment.workers[own].kill();
+        deployment.start_worker(own);
+        let mut events = client.events(&job).await;
+        let claimed = events.until(|event| event["generation"] == generation).await;
+        assert_eq!(claimed["worker"], first.as_str());
+    }
+    let ended = let_go(&client, &job).await;
+    assert_eq!((&ended["status"], &ended["failed_steps"]), (&json!("completed"), &json!([])));
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+/// Longer than anybody else waits for an answer, and longer than a sandbox waits for its worker.
+#[tokio::test]
+async fn a_database_that_is_away_for_long_costs_no_job_its_sandbox() {
+    let mut deployment = Deployment::start(1, 1, "");
+    let client = deployment.servers[0].client.clone();
+    let steps = [shell("echo begun; sleep 2; echo once >> count"), shell("cat count")];
+    let job = client.submit(&json!({ "steps": steps })).await;
+    client.wait_for_step(&job, "step.output", 1).await;
+    deployment.database.stop("fast");
+    // The step ends meanwhile, and cannot be written down.
+    deployment.workers[0].says("cannot renew leases", 2).await;
+    deployment.database.start_again();
+    let ended = client.wait_for_end(&job).await;
+    assert_eq!((&ended["status"], &ended["generation"]), (&json!("completed"), &json!(1)));
+    assert_eq!(ended["failed_steps"], json!([]));
+    assert_eq!(ended["steps"][1]["stdout"], "once\n");
     deployment.stop();
     judge(&deployment, &[job]).await;
 }

@@ -179,23 +179,63 @@ async fn a_job_that_never_gets_any_further_is_given_up() {
     assert_nothing_is_left(&server, &job);
 }
 
+/// As at a crash: the job goes on from its last checkpoint, in a sandbox of its own.
 #[tokio::test]
-async fn a_sandbox_that_dies_alone_fails_its_job() {
+async fn a_job_whose_sandbox_dies_alone_goes_on_in_another() {
     let server = TestServer::start();
-    let job = server.submit(&json!({ "steps": [wait_for_go(), shell("true")] })).await;
-    server.wait_for_step(&job, "step.output", 1).await;
+    let steps = [shell("echo kept > a"), wait_for_go(), shell("cat a; ls")];
+    let job = server.submit(&json!({ "steps": steps })).await;
+    server.wait_for_step(&job, "step.output", 2).await;
     let guest = server.guest_pid(&job);
     let namespace = host::pid_namespace(guest).unwrap();
     signal(guest, Signal::KILL);
     let ended = server.wait_for_end(&job).await;
-    assert_eq!(ended["status"], "failed");
-    assert_eq!(ended["error"]["code"], "sandbox_lost");
-    assert_eq!(text(step(&ended, 1), "status"), "interrupted");
-    assert_eq!(step(&ended, 1)["stdout"], "waiting\n");
+    assert_eq!(ended["status"], "completed", "{:#}", ended["error"]);
+    assert_eq!((&ended["generation"], &ended["failed_steps"]), (&json!(1), &json!([2])));
+    let interrupted = step(&ended, 2);
+    assert_eq!(text(interrupted, "status"), "interrupted");
+    assert_eq!(interrupted["error"]["code"], "sandbox_lost");
+    assert_eq!(interrupted["stdout"], "waiting\n");
+    assert_eq!(step(&ended, 3)["stdout"], "kept\na\n");
+    let kinds = verified_kinds(&server, &job).await;
+    let count = |kind: &str| kinds.iter().filter(|found| **found == kind).count();
+    assert_eq!((count("sandbox.lost"), count("workspace.restored")), (1, 1), "{kinds:?}");
     assert_eq!(host::processes_in(&namespace), Vec::<i32>::new());
     assert_eq!(host::children_of(server.pid()), Vec::<i32>::new());
     assert_nothing_is_left(&server, &job);
     assert_eq!(server.run(&json!({ "steps": [shell("true")] })).await["status"], "completed");
+}
+
+/// An end to a job that ends its own guest each time.
+#[tokio::test]
+async fn a_job_that_loses_every_sandbox_fails() {
+    let server = TestServer::start();
+    let job = server.submit(&json!({ "steps": vec![wait_for_go(); 9] })).await;
+    for n in 1..=4 {
+        server.wait_for_step(&job, "step.output", n).await;
+        signal(server.guest_pid(&job), Signal::KILL);
+    }
+    let ended = server.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "failed");
+    assert_eq!(ended["error"]["code"], "sandbox_lost");
+    assert_eq!(ended["failed_steps"], json!([1, 2, 3, 4]));
+    assert_eq!(host::children_of(server.pid()), Vec::<i32>::new());
+    assert_nothing_is_left(&server, &job);
+}
+
+/// A session, too, notices although it waits for nothing but its user.
+#[tokio::test]
+async fn a_session_whose_sandbox_dies_alone_gets_another() {
+    let server = TestServer::start();
+    let job = server.submit(&json!({ "session": {} })).await;
+    server.wait_for(&job, "sandbox.ready").await;
+    signal(server.guest_pid(&job), Signal::KILL);
+    let mut events = server.events(&job).await;
+    events.until(|event| event["type"] == "sandbox.lost").await;
+    events.until(|event| event["type"] == "sandbox.ready").await;
+    server.cancel(&job).await;
+    assert_eq!(server.wait_for_end(&job).await["status"], "cancelled");
+    assert_nothing_is_left(&server, &job);
 }
 
 #[tokio::test]

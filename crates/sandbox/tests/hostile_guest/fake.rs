@@ -121,11 +121,14 @@ pub(crate) struct FakeBackend {
     guests: Vec<Guest>,
     started: AtomicUsize,
     pub(crate) stopped: Arc<AtomicUsize>,
+    /// How many more times a sandbox cannot be stopped.
+    pub(crate) unstoppable: Arc<AtomicUsize>,
 }
 
 impl FakeBackend {
     pub(crate) fn new(guests: Vec<Guest>) -> Self {
-        Self { guests, started: AtomicUsize::new(0), stopped: Arc::default() }
+        let started = AtomicUsize::new(0);
+        Self { guests, started, stopped: Arc::default(), unstoppable: Arc::default() }
     }
 }
 
@@ -144,7 +147,8 @@ impl Backend for FakeBackend {
         let guest = &self.guests[n.min(self.guests.len() - 1)];
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         tokio::spawn(guest(theirs));
-        Ok(Box::new(FakeSandbox { wire: Mutex::new(Some(ours)), stopped: self.stopped.clone() }))
+        let (stopped, unstoppable) = (self.stopped.clone(), self.unstoppable.clone());
+        Ok(Box::new(FakeSandbox { wire: Mutex::new(Some(ours)), stopped, unstoppable }))
     }
 
     async fn find(&self, _: &SandboxName) -> Result<Option<Box<dyn RunningSandbox>>, BackendError> {
@@ -171,6 +175,7 @@ impl Backend for FakeBackend {
 struct FakeSandbox {
     wire: Mutex<Option<DuplexStream>>,
     stopped: Arc<AtomicUsize>,
+    unstoppable: Arc<AtomicUsize>,
 }
 
 #[async_trait]
@@ -181,6 +186,11 @@ impl RunningSandbox for FakeSandbox {
     }
 
     async fn stop(&self) -> Result<(), BackendError> {
+        let left = self.unstoppable.load(Ordering::Relaxed);
+        if left > 0 {
+            self.unstoppable.store(left - 1, Ordering::Relaxed);
+            return Err(BackendError::Launch { stage: "stop".into(), error: "not yet".into() });
+        }
         self.stopped.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

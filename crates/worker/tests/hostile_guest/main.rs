@@ -5,6 +5,7 @@ mod fake;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,10 +13,10 @@ use bellglass_agent::model::catalogue::{Catalogue, CatalogueSettings};
 use bellglass_protocol::checkpoint::{Change, CheckpointNumber, What, WorkspacePath};
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::WorkerId;
-use bellglass_protocol::job::{IsolationLevel, JobSpec, Limits};
+use bellglass_protocol::job::{IsolationLevel, JobSpec, Limits, Work};
 use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::request::{JobRequest, Offer};
-use bellglass_protocol::step::OutputStream;
+use bellglass_protocol::step::{OutputStream, StepStatus::Interrupted};
 use bellglass_protocol::view::{JobStatus, JobView};
 use bellglass_protocol::wire::{DATA_CHUNK, Entry, EntryKind, Frame, Reply, Request};
 use bellglass_sandbox::Backends;
@@ -73,12 +74,18 @@ fn spec(limits: serde_json::Value) -> JobSpec {
 }
 
 async fn job_with(hostile: Guest, limits: serde_json::Value) -> JobView {
-    job_and_skipped(hostile, limits).await.0
+    job_and_skipped(vec![hostile], spec(limits)).await.0
 }
 
-/// Runs one job with such a guest and then one with a guest that behaves. Returns the first, once
+/// Runs one job with such guests and then one with a guest that behaves. Returns the first, once
 /// the second has come to its good end, and why it has no checkpoint.
-async fn job_and_skipped(hostile: Guest, limits: serde_json::Value) -> (JobView, String) {
+async fn job_and_skipped(mut guests: Vec<Guest>, spec: JobSpec) -> (JobView, String) {
+    guests.push(greeting(behave));
+    job_on(FakeBackend::new(guests), spec).await
+}
+
+/// The same with sandboxes of such a backend.
+async fn job_on(backend: FakeBackend, spec: JobSpec) -> (JobView, String) {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(SqliteStore::open(&folder.path().join("jobs.db")).await.unwrap());
     let artifacts = Arc::new(Artifacts::local(&folder.path().join("artifacts")).unwrap());
@@ -94,13 +101,12 @@ async fn job_and_skipped(hostile: Guest, limits: serde_json::Value) -> (JobView,
         mcp: Default::default(),
         models: Arc::new(Catalogue::new(CatalogueSettings::default()).unwrap()),
     };
-    let backend = FakeBackend::new(vec![hostile, greeting(behave)]);
     let backends = Arc::new(Backends::new(Arc::new(backend), "there is none"));
     let (images, network) = (Arc::new(Nowhere), Arc::new(Nowhere));
     let live = LiveSandboxes::default();
     let worker = Worker::new(settings, store.clone(), artifacts, backends, images, network, live);
-    let first = store.schedule(spec(limits)).await.unwrap();
-    let second = store.schedule(spec(serde_json::json!({}))).await.unwrap();
+    let first = store.schedule(spec).await.unwrap();
+    let second = store.schedule(self::spec(serde_json::json!({}))).await.unwrap();
     let shutdown = CancellationToken::new();
     let mut changes = store.changes();
     let working = tokio::spawn(worker.run(shutdown.clone()));
@@ -159,8 +165,37 @@ async fn a_job_whose_guest_breaks_the_protocol() {
         (b"", "early"),
     ] {
         let job = job_with(answering_calls_with(bytes), serde_json::json!({})).await;
-        assert_failed(&job, "sandbox_lost", message);
+        // What it did is over; the job goes on in another sandbox.
+        assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+        let error = job.steps[0].error.as_ref().unwrap();
+        assert_eq!((job.steps[0].status, error.code.as_str()), (Interrupted, "sandbox_lost"));
+        assert!(error.message.contains(message), "{error:?}");
+        assert!(error.message.len() < 4096, "{error:?}");
     }
+}
+
+#[tokio::test]
+async fn a_job_whose_guests_all_break_the_protocol_comes_to_its_end() {
+    let mut spec = spec(serde_json::json!({}));
+    let Work::Steps(steps) = &mut spec.work else { panic!("{spec:?}") };
+    *steps = vec![steps[0].clone(); 9];
+    let hostile = answering_calls_with(b"");
+    let guests = vec![hostile.clone(), hostile.clone(), hostile.clone(), hostile];
+    let (job, _) = job_and_skipped(guests, spec).await;
+    assert_failed(&job, "sandbox_lost", "early");
+    assert_eq!(job.failed_steps, [1, 2, 3, 4]);
+}
+
+/// Its end is said only when nothing of it runs any more.
+#[tokio::test]
+async fn a_job_whose_sandbox_cannot_be_removed_at_first_is_not_over_before() {
+    let backend = FakeBackend::new(vec![greeting(behave)]);
+    backend.unstoppable.store(3, Ordering::Relaxed);
+    let (stopped, unstoppable) = (backend.stopped.clone(), backend.unstoppable.clone());
+    let (job, _) = job_on(backend, spec(serde_json::json!({}))).await;
+    assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+    // That of the first job, and that of the second.
+    assert_eq!((unstoppable.load(Ordering::Relaxed), stopped.load(Ordering::Relaxed)), (0, 2));
 }
 
 #[tokio::test]
@@ -356,7 +391,7 @@ async fn a_job_whose_changes_make_no_sense() {
     ];
     for (frames, reason) in cases {
         let lying = changing(move || frames().into_iter().chain([end()]).collect());
-        let (job, skipped) = job_and_skipped(lying, serde_json::json!({})).await;
+        let (job, skipped) = job_and_skipped(vec![lying], spec(serde_json::json!({}))).await;
         assert_eq!(job.status, JobStatus::Completed, "{reason}: {:?}", job.error);
         assert_eq!((job.kept.newest(), job.kept.unkept_since()), (None, Some(1)), "{reason}");
         assert!(skipped.contains(reason), "{skipped}");
@@ -372,8 +407,8 @@ async fn a_job_whose_changes_lead_out_of_the_workspace() {
         let leading_out =
             changing(move || vec![since(None), Frame::Message(text.clone().into_bytes().into())]);
         let job = job_with(leading_out, serde_json::json!({})).await;
-        assert_failed(&job, "sandbox_lost", "cannot be read");
-        assert_eq!(job.kept.newest(), None);
+        assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+        assert_eq!((job.steps[0].status, job.kept.newest()), (Interrupted, None));
     }
 }
 
@@ -410,7 +445,7 @@ async fn a_job_whose_changes_have_no_end() {
         });
         let before = own_memory();
         let limits = serde_json::json!({ "checkpoints": "1 MiB" });
-        let (job, skipped) = job_and_skipped(endless, limits).await;
+        let (job, skipped) = job_and_skipped(vec![endless], spec(limits)).await;
         assert!(own_memory() < before + (160 << 20));
         assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
         assert!(skipped.contains("broke the rules"), "{skipped}");
