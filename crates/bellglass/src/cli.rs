@@ -450,6 +450,14 @@ pub(crate) enum Image {
         #[command(flatten)]
         images: ImageFolder,
     },
+    /// Remove builds that newer ones have replaced and that no sandbox lives on
+    Prune {
+        /// Keep so many of the replaced builds of each image [default: as configured, else none]
+        #[arg(long, value_name = "N")]
+        keep: Option<usize>,
+        #[command(flatten)]
+        images: ImageFolder,
+    },
     /// Show one image: its recipe and what is installed in it
     Inspect {
         /// The image's name

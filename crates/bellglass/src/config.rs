@@ -130,11 +130,13 @@ impl Default for WarmSection {
 pub(crate) struct ImageSection {
     /// The image of jobs that name none.
     pub(crate) default: String,
+    /// How many replaced builds of each image are kept; all if nothing is said.
+    pub(crate) keep: Option<usize>,
 }
 
 impl Default for ImageSection {
     fn default() -> Self {
-        Self { default: DEFAULT_IMAGE.into() }
+        Self { default: DEFAULT_IMAGE.into(), keep: None }
     }
 }
 
@@ -446,7 +448,7 @@ impl Config {
     }
 
     /// How long jobs may go on after the worker was told to stop. Alone it starts again and finds
-    /// them; elsewhere they would begin anew.
+    /// them; elsewhere the step that runs would be interrupted.
     pub(crate) fn grace(&self, sharing: Sharing) -> Duration {
         match (self.file.worker.grace, sharing) {
             (Some(grace), _) => grace.duration(),

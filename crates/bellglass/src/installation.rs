@@ -46,7 +46,8 @@ pub(crate) struct Installation {
 /// Long enough for a server to be repaired, short enough that nothing stays for ever.
 const ORPHANED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// Where another worker takes a job over and begins anew, what was left of it is of no use for long.
+/// Where another worker takes a job over from its last checkpoint, what was left of it is of no use for
+/// long.
 pub(crate) const ORPHANED_FROM_OTHERS_AFTER: Duration = Duration::from_secs(20);
 
 impl Installation {
@@ -171,6 +172,12 @@ fn backends(
     images: &Arc<BuiltImages>,
 ) -> Result<(Backends, Option<Arc<WarmPool>>), BackendError> {
     let namespace: Arc<dyn Backend> = Arc::new(NamespaceBackend::new(data.join("sandboxes"))?);
+    for folder in ["sandboxes", "gvisor-sandboxes"] {
+        if let Err(error) = images.store.make_known(&data.join(folder)) {
+            // Whoever may write there, as we may not, does not learn that old builds are in use here.
+            tracing::debug!(%error, "the images' folder does not know of the sandboxes here");
+        }
+    }
     // Where every job is to have more than this level, nobody would take them.
     let warm = settings.warm.as_ref();
     let warm = warm.filter(|warm| warm.size.max > 0 && settings.isolation == namespace.level());

@@ -15,6 +15,7 @@ mod config;
 mod elsewhere;
 mod exit;
 mod host_network;
+mod image_retention;
 mod installation;
 mod live_files;
 mod live_streams;

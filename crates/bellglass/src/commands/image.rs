@@ -15,6 +15,7 @@ use super::{Format, print_json};
 use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
+use crate::image_retention;
 
 pub(super) async fn image(
     config: &Config,
@@ -35,6 +36,10 @@ pub(super) async fn image(
             build_image(&store, &recipe, cache, format).await
         }
         cli::Image::List { images } => list(&ImageStore::new(config.images(&images)?), format),
+        cli::Image::Prune { keep, images } => {
+            let keep = keep.or(config.file.image.keep).unwrap_or_default();
+            prune(&ImageStore::new(config.images(&images)?), keep, format)
+        }
         cli::Image::Inspect { name, images } => {
             inspect(&ImageStore::new(config.images(&images)?), &name, format)
         }
@@ -102,6 +107,21 @@ fn list(store: &ImageStore, format: Format) -> anyhow::Result<Exit> {
             image.hash.short(),
             image.packages
         );
+    }
+    Ok(Exit::Success)
+}
+
+fn prune(store: &ImageStore, keep: usize, format: Format) -> anyhow::Result<Exit> {
+    let removed = image_retention::prune(store, keep)?;
+    if format == Format::Json {
+        print_json(&removed)?;
+        return Ok(Exit::Success);
+    }
+    if removed.is_empty() {
+        println!("nothing to remove");
+    }
+    for image in removed {
+        println!("removed {} {}: {}", image.name, image.hash.short(), ByteSize(image.size_bytes));
     }
     Ok(Exit::Success)
 }

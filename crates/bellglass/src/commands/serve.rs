@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
+use bellglass_sandbox::image::ImageStore;
 use bellglass_server::{App, Cluster, Listeners, OtherMetrics, ServerSettings};
 use bellglass_worker::LiveSandboxes;
 use tokio::net::TcpListener;
@@ -17,6 +18,7 @@ use crate::cluster_config::{self, ClusterSettings};
 use crate::config::Config;
 use crate::elsewhere::Elsewhere;
 use crate::exit::Exit;
+use crate::image_retention::keep_pruning;
 use crate::installation::{Installation, Installed, SandboxSettings};
 use crate::live_files::LiveFiles;
 use crate::run_folder;
@@ -84,6 +86,9 @@ pub(super) async fn install(
     let images = config.images(&flags.images)?;
     let (network, models) = (config.network()?, config.models(data)?);
     run_folder::sweep(sandboxes).await;
+    if let Some(keep) = config.file.image.keep {
+        tokio::spawn(keep_pruning(ImageStore::new(images.clone()), keep));
+    }
     let installation = Installation::open(storage, data, &images, network, models, sandboxes)?;
     Ok(installation.with_mcp(config.mcp()?))
 }

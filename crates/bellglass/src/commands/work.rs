@@ -51,10 +51,12 @@ pub(super) async fn work(
     let listeners = Listeners { public: None, internal };
     let serving = bellglass_server::serve_on(listeners, app, worked.cancelled_owned());
     let ended = run_together(serving, worker, &shutdown).await;
-    installation.store.announce_worker(name, None).await?;
+    // Whatever can be told to the database: no sandbox outlives this process.
+    let told = installation.store.announce_worker(name, None).await;
     installation.end_warm_sandboxes().await;
     installation.store.close().await;
     ended?;
+    told?;
     tracing::info!("stopped; jobs that were not at their end go on with other workers");
     Ok(Exit::Success)
 }

@@ -77,7 +77,7 @@ fn the_world_is_served_only_with_a_token() {
 fn every_key_is_documented() {
     let page = include_str!("../../../../docs/configuration.md");
     let all = "data images listen token allowed_hosts sandbox_domain vnc_ports vnc_password body_limit upload_limit slots lease sweep \
-               default base_url fallback wire idle_time context_tokens reasoning images recordings record embeddings embeddings_folder command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output checkpoints password_file endpoint region presigned secret_file advertise grace keep_days jobs_at_once jobs_per_day running_time_per_day requests_per_second";
+               default base_url fallback wire idle_time context_tokens reasoning images recordings record embeddings embeddings_folder command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output checkpoints password_file endpoint region presigned secret_file advertise grace keep_days keep jobs_at_once jobs_per_day running_time_per_day requests_per_second";
     for key in all.split_whitespace() {
         assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
     }

@@ -35,6 +35,7 @@ mod pool;
 mod queue;
 mod recordings;
 mod result;
+mod retention;
 mod run_ends;
 #[path = "../../../agent/tests/scripted/mod.rs"]
 mod scripted;

@@ -16,6 +16,7 @@ mod program;
 mod progress;
 mod python;
 mod recipe;
+mod retention;
 mod store;
 mod workbench;
 

@@ -86,8 +86,11 @@ impl ImageStore {
 
     /// The root file system of that image. Cheap: it is asked for every job.
     pub fn rootfs(&self, name: &str) -> Option<PathBuf> {
+        let entry = self.entry(name)?;
+        // Not through the link, which may point elsewhere tomorrow.
+        let build = fs::read_link(&entry).map_or(entry, |build| self.directory.join(build));
         // Published builds are complete, so that it is there is all there is to know.
-        let rootfs = self.entry(name)?.join("rootfs");
+        let rootfs = build.join("rootfs");
         rootfs.is_dir().then_some(rootfs)
     }
 
@@ -186,25 +189,27 @@ impl ImageStore {
     }
 }
 
-fn build_name(name: &str, hash: &ImageHash) -> String {
+pub(super) fn build_name(name: &str, hash: &ImageHash) -> String {
     format!("{name}-{}", hash.short())
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn publish(store: &ImageStore, recipe: &Recipe) -> ImageHash {
+    /// Puts a build of a recipe into a store, with next to nothing in it.
+    pub(in crate::image) fn publish(store: &ImageStore, recipe: &Recipe) -> ImageHash {
+        let architecture = Architecture::of_host().unwrap();
         fs::create_dir_all(store.directory()).unwrap();
         let lock = BuildLock::try_acquire(store.directory()).unwrap().unwrap();
         let workbench = Workbench::set_up(store.directory(), &lock).unwrap();
         let image = workbench.path().join("image");
         fs::create_dir_all(image.join("rootfs/bin")).unwrap();
-        let hash = ImageHash::of(recipe, Architecture::Amd64);
+        let hash = ImageHash::of(recipe, architecture);
         let manifest = Manifest {
             name: recipe.name.clone(),
             hash: hash.clone(),
-            architecture: Architecture::Amd64,
+            architecture,
             built_at: Timestamp::now(),
             size_bytes: 5,
             recipe: recipe.clone(),

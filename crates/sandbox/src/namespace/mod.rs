@@ -18,6 +18,8 @@ mod running;
 mod tests;
 mod unrecorded;
 
+pub use record::images_in_use;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
@@ -258,6 +260,7 @@ impl Shared {
         let groups = self.groups.folders(name);
         let claims = Some(claims);
         let record = Record::new(order.name.clone(), launched, ids, groups, set_up, claims);
+        let record = record.on(&order.rootfs);
         record.write(folder).map_err(BackendError::io("record the sandbox"))?;
         Ok(record)
     }

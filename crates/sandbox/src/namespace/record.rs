@@ -1,5 +1,6 @@
 //! What is written down about a running sandbox, so that a later process of ours finds it again.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,6 +38,28 @@ pub(super) struct Record {
     /// What is claimed about it. Older records do not have it.
     #[serde(default)]
     pub(super) claims: Option<Claims>,
+    /// The image that it lives on. Older records do not have it.
+    #[serde(default)]
+    rootfs: Option<PathBuf>,
+}
+
+/// The images that the sandboxes below a folder live on; none where that cannot be told, because one of
+/// them is being made or its record is from an older program.
+pub fn images_in_use(folder: &Path) -> io::Result<Option<HashSet<PathBuf>>> {
+    let mut images = HashSet::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() {
+            continue;
+        }
+        let Some(record) = Record::read(&entry.path()) else { return Ok(None) };
+        match record.rootfs.clone() {
+            Some(rootfs) => _ = images.insert(rootfs),
+            None if record.is_alive() => return Ok(None),
+            None => {}
+        }
+    }
+    Ok(Some(images))
 }
 
 impl Record {
@@ -59,7 +82,13 @@ impl Record {
             enforced: launched.enforced.into_iter().chain(set_up.enforced).collect(),
             missing: launched.missing.into_iter().chain(set_up.missing).collect(),
             claims,
+            rootfs: None,
         }
+    }
+
+    /// The same for a sandbox that lives on this image.
+    pub(super) fn on(self, rootfs: &Path) -> Self {
+        Self { rootfs: Some(rootfs.to_owned()), ..self }
     }
 
     /// The record of the same processes once they are another's.
@@ -149,5 +178,31 @@ mod tests {
         assert!(record.is_alive());
         assert!(!Record { start_time: record.start_time + 1, ..record.clone() }.is_alive());
         assert!(!Record { pid: i32::MAX, ..record }.is_alive());
+    }
+
+    #[test]
+    fn what_sandboxes_live_on_is_known_or_said_to_be_unknown() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| {
+            let place = folder.path().join(name);
+            fs::create_dir(&place).unwrap();
+            place
+        };
+        let record = |pid| {
+            let launched = Launched { pid, enforced: vec![], missing: vec![] };
+            let (name, ids) = (SandboxName::throwaway(), IdMapping::Single);
+            Record::new(name, launched, ids, vec![], SetUp::default(), None)
+        };
+        let alive = std::process::id() as i32;
+        record(alive).on(Path::new("/images/base-1/rootfs")).write(&place("one")).unwrap();
+        record(i32::MAX).write(&place("dead")).unwrap();
+        let found = images_in_use(folder.path()).unwrap().unwrap();
+        assert_eq!(found, HashSet::from(["/images/base-1/rootfs".into()]));
+
+        let unknown = place("two");
+        assert_eq!(images_in_use(folder.path()).unwrap(), None, "it is being made");
+        record(alive).write(&unknown).unwrap();
+        assert_eq!(images_in_use(folder.path()).unwrap(), None, "it does not say");
+        assert!(images_in_use(&folder.path().join("nowhere")).is_err());
     }
 }
