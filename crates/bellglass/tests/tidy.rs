@@ -124,7 +124,15 @@ fn nothing_is_left_unfinished() {
     let marks = ["todo", "unimplemented"].map(|word| format!("{word}!("));
     let words =
         ["TO", "FIX"].map(|start| format!("{start}{}", if start == "TO" { "DO" } else { "ME" }));
-    for (file, text) in texts(&[".rs", ".ts", ".svelte", ".sh"]) {
+    let all = [
+        ".rs", ".ts", ".svelte", ".sh", ".py", ".toml", ".md", ".c", ".js", ".jsx", ".html",
+        ".css", ".yml", ".sql", ".lua", "Makefile",
+    ];
+    let files = texts(&all);
+    for ending in all {
+        assert!(files.iter().any(|(file, _)| file.ends_with(ending)), "no file ends with {ending}");
+    }
+    for (file, text) in files {
         for mark in marks.iter().chain(&words) {
             assert!(!text.contains(mark.as_str()), "{file} contains {mark}");
         }
@@ -196,6 +204,125 @@ fn test_names(file: &str, text: &str) -> Vec<String> {
         names.push(if is_main { name.to_owned() } else { format!("{module}::{name}") });
     }
     names
+}
+
+/// Every function of the tests, with the way to it: crate, folders and file before its name.
+fn ways_to_tests() -> Vec<Vec<String>> {
+    let mut ways = Vec::new();
+    for (file, text) in texts(&[".rs"]) {
+        let is_test_file = file.contains("/tests/") || file.ends_with("/tests.rs");
+        let tests = match text.split_once("#[cfg(test)]") {
+            _ if is_test_file => text.as_str(),
+            Some((_, tests)) => tests,
+            None => continue,
+        };
+        let path = file.trim_start_matches("crates/").trim_end_matches(".rs");
+        let folders: Vec<&str> = path.split('/').collect();
+        let functions = tests.lines().filter_map(|line| {
+            let (before, rest) = line.split_once("fn ")?;
+            let mut words = before.split_whitespace();
+            let is_head = words.all(|word| word == "async" || word.starts_with("pub"));
+            rest.split(['(', '<']).next().filter(|_| is_head)
+        });
+        for function in functions {
+            ways.push(folders.iter().chain([&function]).map(|&part| part.to_owned()).collect());
+        }
+    }
+    ways
+}
+
+/// Whether these words stand on the way to some test, in this order. `…` is for what is left out.
+fn names_a_test(reference: &str, ways: &[Vec<String>]) -> bool {
+    let words: Vec<&str> = reference.split([' ', ':']).filter(|word| !word.is_empty()).collect();
+    let fits = |word: &str, part: &str| {
+        let pieces: Vec<&str> = word.split('…').collect();
+        let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
+        match pieces.len() {
+            1 => part == word,
+            _ => {
+                let inside = part.strip_prefix(first).and_then(|part| part.strip_suffix(last));
+                let middle = &pieces[1..pieces.len() - 1];
+                inside.is_some_and(|inside| middle.iter().all(|piece| inside.contains(piece)))
+            }
+        }
+    };
+    let is_on = |way: &Vec<String>| {
+        let mut parts = way.iter();
+        words.iter().all(|word| parts.any(|part| fits(word, part)))
+    };
+    !words.is_empty() && ways.iter().any(is_on)
+}
+
+/// A guarantee without a test is only a promise, and so is one whose test has another name by now.
+#[test]
+fn every_guarantee_is_shown_by_tests_that_exist() {
+    let page = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let ways = ways_to_tests();
+    assert!(ways.len() > 800, "the tests were not found");
+    assert!(names_a_test("end_to_end crash::every_accepted_job_survives_a_…", &ways));
+    assert!(!names_a_test("end_to_end crash::every_accepted_job_is_lost", &ways));
+    let mut shown = 0;
+    let mut is_told = false;
+    for line in page.lines() {
+        let Some((row, cell)) = line.strip_suffix(" |").and_then(|line| line.rsplit_once("| "))
+        else {
+            // The line below a table's heads goes on with the table.
+            is_told &= line.starts_with("|-");
+            continue;
+        };
+        if cell == "shown by" {
+            is_told = true;
+            continue;
+        }
+        let names = cell.split('`').skip(1).step_by(2).filter(|_| is_told);
+        let names: Vec<&str> = names.collect();
+        let is_empty = names.is_empty() && !cell.contains("the same");
+        assert!(!is_told || !is_empty, "nothing shows this: {row}");
+        for name in names {
+            let is_target =
+                |target: &str| makefile.lines().any(|line| line.starts_with(&format!("{target}:")));
+            let exists = match name.strip_prefix("make ") {
+                Some(target) => is_target(target),
+                None => names_a_test(name, &ways),
+            };
+            assert!(exists, "docs/guarantees.md names `{name}`, and there is no such test");
+            shown += 1;
+        }
+    }
+    assert!(shown > 20, "only {shown} tests were named");
+}
+
+/// Whoever looks for a variable finds all that are read.
+#[test]
+fn every_variable_that_is_read_is_documented() {
+    let page = fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let mut found = 0;
+    for (file, text) in texts(&[".rs"]) {
+        if !file.starts_with("crates/bellglass/src/") || file.ends_with("/tests.rs") {
+            continue;
+        }
+        // Readers of variables, and what clap is told to read.
+        let readers = [
+            "var(\"",
+            "var_os(\"",
+            "variable(\"",
+            "xdg(\"",
+            "text(\"",
+            "key(\"",
+            "from_env(\"",
+            "env = \"",
+        ];
+        for rest in readers.iter().flat_map(|reader| text.split(reader).skip(1)) {
+            let name = rest.split('"').next().unwrap_or_default();
+            let is_upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            if name.len() > 2 && name.chars().all(is_upper) {
+                assert!(page.contains(&format!("`{name}`")), "{name}, read in {file}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 25, "only {found} variables were found");
 }
 
 #[test]
