@@ -1,6 +1,7 @@
 // Home: handing in jobs, and the list of them.
 
 import { readFileSync } from "node:fs";
+import type { Page, Response } from "@playwright/test";
 import { expect, expectAccessible, patient, test } from "../fixtures";
 
 const hello = readFileSync(new URL("../../../examples/hello.json", import.meta.url), "utf8");
@@ -20,11 +21,10 @@ test("steps that are typed run, and what they say is seen", async ({ page, serve
   await expect(page.locator("[data-fact='steps']")).toHaveText(/2 of 2 steps/);
 });
 
-test("a playbook is taken by paste and by drop", async ({ page, server }) => {
-  await page.goto(server.url);
-  const box = page.getByRole("region", { name: "New job" });
-  for (const way of ["paste", "drop"] as const) {
-    await box.evaluate(
+for (const way of ["paste", "drop"] as const) {
+  test(`a playbook is taken by ${way}, and run`, async ({ page, server }) => {
+    await page.goto(server.url);
+    await page.getByRole("region", { name: "New job" }).evaluate(
       (element, { way, text }) => {
         const data = new DataTransfer();
         if (way === "drop") data.items.add(new File([text], "hello.json", { type: "application/json" }));
@@ -35,9 +35,14 @@ test("a playbook is taken by paste and by drop", async ({ page, server }) => {
       { way, text: hello },
     );
     await expect(page.getByLabel(/^Tool of step/)).toHaveCount(13);
-    await page.reload();
-  }
-});
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await expect(page).toHaveURL(/\/watch\/[0-9a-f-]{36}$/);
+    await expect(page.locator("[data-step='13'] [data-status='succeeded']")).toBeVisible();
+    const { spec } = (await server.job(page.url().split("/").at(-1) ?? "")) as unknown as { spec: { name: string; steps: { tool: string }[] } };
+    const meant = JSON.parse(hello) as { name: string; steps: { tool: string }[] };
+    expect([spec.name, spec.steps.map(({ tool }) => tool)]).toEqual([meant.name, meant.steps.map(({ tool }) => tool)]);
+  });
+}
 
 test("a file that comes along lies in the workspace", async ({ page, server }) => {
   await page.goto(server.url);
@@ -84,11 +89,17 @@ test("options reach the job", async ({ page, server }) => {
   await page.getByLabel("Hosts it may reach").fill("example.com:443\n*.example.org");
   await page.getByLabel(/^Memory/).fill("256MiB");
   await page.getByLabel(/^Time/).fill("90");
+  await page.getByLabel("With a desktop").check();
+  await page.getByLabel("Size of the desktop").selectOption("1024x768");
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await expect(page.getByRole("heading", { name: "with options" })).toBeVisible();
   const id = page.url().split("/").at(-1) ?? "";
   const { spec } = (await server.job(id)) as unknown as { spec: Record<string, unknown> };
-  expect(spec).toMatchObject({ name: "with options", network: { allow: ["example.com:443", "*.example.org"] }, limits: { memory: 268435456, time: 90 } });
+  expect(spec).toMatchObject({ name: "with options", network: { allow: ["example.com:443", "*.example.org"] }, limits: { memory: 268435456, time: 90 }, image: "desktop", desktop: { width: 1024, height: 768 } });
+  // The same once more asks for the same.
+  await server.ended(id);
+  await page.getByRole("button", { name: "Run again" }).click();
+  await expect(page.getByText("desktop 1024 × 768")).toBeVisible();
 });
 
 test("the list follows what happens, is searched, filtered and paged", async ({ page, server }) => {
@@ -98,6 +109,12 @@ test("the list follows what happens, is searched, filtered and paged", async ({ 
   await expect(row.locator("[data-status='running']")).toBeVisible();
   await expect(row).toContainText("1/3 steps");
 
+  await server.call("POST", `/jobs/${running}/pause`);
+  await page.getByLabel("Only jobs that are").selectOption("paused");
+  await expect(page.getByRole("list", { name: "Jobs" }).getByRole("link")).toHaveCount(1);
+  await expect(row.locator("[data-status='paused']")).toBeVisible();
+  await server.call("POST", `/jobs/${running}/resume`);
+  await expect(page.getByText("No job fits")).toBeVisible();
   await page.getByLabel("Only jobs that are").selectOption("running");
   await page.getByLabel("Search jobs").fill("needle");
   await expect(page.getByRole("list", { name: "Jobs" }).getByRole("link")).toHaveCount(1);
@@ -128,19 +145,52 @@ test("home can be used by everybody, in both themes and on a small screen", asyn
   expect(overflow).toBe(0);
 });
 
-test("the first load is small, is kept by name, and is all that is loaded", async ({ page, server }) => {
-  let sum = 0;
-  page.on("response", async (response) => {
+/** Loads a page anew; all that it took of the wire before it could be used, and whether it is kept as it should be. */
+async function firstLoad(page: Page, address: string, ready: () => Promise<void>): Promise<{ bytes: number; faults: string[] }> {
+  const weighed: Promise<{ bytes: number; fault: string }>[] = [];
+  // Colours come when all else is there: a worker fetches them, and text is shown without them until then.
+  const isOfThePage = (path: string) => path === new URL(address).pathname || (path.startsWith("/assets/") && !path.startsWith("/assets/worker-"));
+  page.on("response", (response) => {
     const path = new URL(response.url()).pathname;
-    if (path !== "/" && !path.startsWith("/assets/")) return;
-    const { responseBodySize, responseHeadersSize } = await response.request().sizes();
-    sum += responseBodySize + responseHeadersSize;
-    const kept = await response.headerValue("cache-control");
-    expect(kept).toBe(path === "/" ? "no-cache" : "public, max-age=31536000, immutable");
-    expect(await response.headerValue("content-encoding")).toBe("gzip");
+    if (isOfThePage(path)) weighed.push(weigh(response, path));
   });
-  await page.goto(server.url);
-  await expect(page.getByRole("heading", { name: "Jobs" })).toBeVisible();
-  expect(sum).toBeGreaterThan(10_000);
-  expect(sum).toBeLessThan(100_000);
+  await page.goto(address);
+  await ready();
+  const all = await Promise.all(weighed);
+  return { bytes: all.reduce((sum, { bytes }) => sum + bytes, 0), faults: all.map(({ fault }) => fault).filter(Boolean) };
+}
+
+async function weigh(response: Response, path: string): Promise<{ bytes: number; fault: string }> {
+  const { responseBodySize, responseHeadersSize } = await response.request().sizes();
+  const kept = await response.headerValue("cache-control");
+  const packed = await response.headerValue("content-encoding");
+  const expected = path.startsWith("/assets/") ? "public, max-age=31536000, immutable" : "no-cache";
+  const fault = kept === expected && packed === "gzip" ? "" : `${path}: ${kept}, ${packed}`;
+  return { bytes: responseBodySize + responseHeadersSize, fault };
+}
+
+test("the first load is small, is kept by name, and is all that is loaded", async ({ page, server }) => {
+  const { bytes, faults } = await firstLoad(page, `${server.url}/`, () => expect(page.getByRole("heading", { name: "Jobs" })).toBeVisible());
+  expect(faults).toEqual([]);
+  expect(bytes).toBeGreaterThan(10_000);
+  expect(bytes).toBeLessThan(100_000);
+});
+
+test("the first load of a job's page is small too, with the pane that is seen first", async ({ page, server }) => {
+  const id = await server.schedule({ steps: [{ tool: "write_file", path: "a.txt", content: "a" }] });
+  await server.ended(id);
+  const { bytes, faults } = await firstLoad(page, `${server.url}/watch/${id}`, () => expect(page.locator("[data-path='a.txt']")).toBeVisible());
+  expect(faults).toEqual([]);
+  expect(bytes).toBeGreaterThan(10_000);
+  expect(bytes).toBeLessThan(100_000);
+});
+
+test("the page of the API can be used by everybody", async ({ page, server }) => {
+  await page.goto(`${server.url}/docs`);
+  await expect(page.getByRole("heading", { level: 1 })).toBeVisible();
+  await expect(page.getByText("/schedule").first()).toBeVisible();
+  for (const colorScheme of ["light", "dark"] as const) {
+    await page.emulateMedia({ colorScheme });
+    await expectAccessible(page);
+  }
 });
