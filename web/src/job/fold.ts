@@ -111,6 +111,8 @@ export interface JobView {
   desktopTaken: boolean;
   /** What a model is going to do, and how far it is. */
   plan: PlanStep[];
+  /** Who or what paused it last. */
+  pausedBy?: string;
   /** What a model asked, as long as nobody has answered. */
   question: string | undefined;
   /** What a model has said of an answer that is not whole yet. */
@@ -280,6 +282,7 @@ export function apply(view: JobView, event: JobEvent): void {
       return;
     case "paused":
       if (view.status === "running") view.status = "paused";
+      view.pausedBy = event.by;
       view.moments.push({ ...base, kind: "paused", by: event.by });
       return;
     case "resumed":

@@ -69,6 +69,8 @@ test("a question is answered on the page", async ({ page }) => {
 test("a plan is changed and then approved before anything is done", async ({ page }) => {
   const plan = (...titles: string[]) => call("plan", { steps: titles.map((title) => ({ title, status: "pending" })) });
   const model = await ScriptedModel.start(
+    // It looks around first, as models do.
+    call("list_files", {}),
     plan("Delete the tests", "Ship it"),
     plan("Run the tests", "Ship it"),
     call("shell", { command: "echo tested" }),
