@@ -45,11 +45,20 @@ impl DesktopControl {
         if let Some(other) = other {
             return Err(LiveError::Taken(other));
         }
-        self.log.append(vec![EventBody::DesktopTaken { by: by.into() }]).await.inspect_err(
-            // What is not written down has not happened.
-            |_| drop(self.holder.send_replace(None)),
-        )?;
-        Ok(Taken { control: self.clone(), by: by.into() })
+        let (control, by) = (self.clone(), by.to_owned());
+        // Apart from whoever asked: if they are gone before it is written down, nobody takes what comes
+        // of this, and the desktop goes back with it.
+        let taking = tokio::spawn(async move {
+            match control.log.append(vec![EventBody::DesktopTaken { by: by.clone() }]).await {
+                Ok(()) => Ok(Taken { control, by }),
+                Err(error) => {
+                    // What is not written down has not happened.
+                    control.holder.send_replace(None);
+                    Err(error)
+                }
+            }
+        });
+        Ok(taking.await.expect("nobody ends this task, and nothing in it panics")?)
     }
 
     /// Ends what a person had begun under a worker that is gone: the connection went with it.
@@ -86,4 +95,91 @@ impl Drop for Taken {
 /// Whether a call works with the mouse, the keyboard or the browser that the person has.
 pub(crate) fn needs_desktop(call: &ToolCall) -> bool {
     matches!(call, ToolCall::Computer(_) | ToolCall::Xdot(_) | ToolCall::Browser(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bellglass_protocol::id::WorkerId;
+    use bellglass_protocol::job::{IsolationLevel, Limits};
+    use bellglass_protocol::model_offer::ModelOffer;
+    use bellglass_protocol::request::{JobRequest, Offer};
+    use bellglass_store::{SqliteStore, Store};
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// The desktop of a job that was just claimed.
+    async fn desktop(folder: &std::path::Path) -> DesktopControl {
+        let store = Arc::new(SqliteStore::open(&folder.join("jobs.db")).await.unwrap());
+        let offer = Offer {
+            defaults: Limits::default(),
+            maxima: Limits::default(),
+            default_image: "base".into(),
+            isolation: IsolationLevel::Namespace,
+            models: ModelOffer::default(),
+            budget: Default::default(),
+            secrets: Default::default(),
+        };
+        let job = JobRequest::from_json(br#"{"steps":[{"tool":"shell","command":"true"}]}"#);
+        store.schedule(job.unwrap().into_spec(&offer).unwrap()).await.unwrap();
+        let worker = WorkerId::new("worker");
+        let claimed = store.claim_next_job(&worker, Duration::from_secs(60)).await.unwrap();
+        let claimed = claimed.expect("a job waits");
+        DesktopControl::new(JobLog::new(store, claimed))
+    }
+
+    async fn said(control: &DesktopControl) -> Vec<String> {
+        let events = control.log.store.events_after(control.log.job, 0, 100).await.unwrap();
+        let events = events.into_iter().filter_map(|sealed| match sealed.event.body {
+            EventBody::DesktopTaken { by } => Some(format!("{by} took it")),
+            EventBody::DesktopReturned { by } => Some(format!("{by} returned it")),
+            _ => None,
+        });
+        events.collect()
+    }
+
+    /// Waits as the job's next step does; the time is only for when it would wait for ever.
+    async fn is_the_jobs_again(control: &DesktopControl) {
+        let returned = tokio::time::timeout(Duration::from_secs(30), control.returned()).await;
+        returned.expect("nobody has the desktop, so the job has it");
+    }
+
+    #[tokio::test]
+    async fn who_has_taken_a_desktop_has_it_until_they_let_go_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = desktop(folder.path()).await;
+        let taken = control.take("ada").await.unwrap();
+        assert!(control.is_taken());
+        assert!(matches!(control.take("bob").await, Err(LiveError::Taken(by)) if by == "ada"));
+        drop(taken);
+        is_the_jobs_again(&control).await;
+        assert_eq!(said(&control).await, ["ada took it", "ada returned it"]);
+    }
+
+    #[tokio::test]
+    async fn who_leaves_while_the_taking_is_written_down_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = desktop(folder.path()).await;
+        // Asked once, it has begun and waits for the store; then nobody asks any more.
+        assert!(control.take("ada").now_or_never().is_none());
+        assert!(control.is_taken());
+        is_the_jobs_again(&control).await;
+        assert_eq!(said(&control).await, ["ada took it", "ada returned it"]);
+        assert!(control.take("bob").await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_down_has_not_happened() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = desktop(folder.path()).await;
+        // Another worker has the job now, so this one writes nothing any more.
+        let store = &control.log.store;
+        let other = WorkerId::new("other");
+        store.release_leases(&WorkerId::new("worker")).await.unwrap();
+        store.claim_next_job(&other, Duration::from_secs(60)).await.unwrap().unwrap();
+        assert!(matches!(control.take("ada").await, Err(LiveError::Store(_))));
+        assert!(!control.is_taken());
+    }
 }
