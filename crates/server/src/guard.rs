@@ -180,29 +180,29 @@ fn check_host(
     same_origin(method, headers, &host)
 }
 
-/// Whether a program shows a token with which it may change the job. Such a token is taken out of the
+/// Who a program is that shows a token with which it may change the job. Such a token is taken out of the
 /// request, whether it is good or not: what a sandbox serves must not see it.
 pub(crate) async fn take_token(
     server: &Server,
     headers: &mut HeaderMap,
     job: JobId,
-) -> Result<bool, ApiError> {
-    let Some(shown) = bearer(headers).map(<[u8]>::to_vec) else { return Ok(false) };
+) -> Result<Option<Caller>, ApiError> {
+    let Some(shown) = bearer(headers).map(<[u8]>::to_vec) else { return Ok(None) };
     let is_operators = match &server.guard {
         Guard::Token(token) => token.matches(&shown),
         Guard::LocalUser { .. } => false,
     };
     if is_operators {
         headers.remove(header::AUTHORIZATION);
-        return Ok(true);
+        return Ok(Some(Caller::Operator));
     }
     if !shown.starts_with(TOKEN.as_bytes()) {
-        return Ok(false);
+        return Ok(None);
     }
     headers.remove(header::AUTHORIZATION);
-    let Some(caller) = holder(server, &shown).await? else { return Ok(false) };
-    let may = caller.has_for_jobs(JobRight::Change);
-    Ok(may && caller.must_see(server, job).await.is_ok())
+    let Some(caller) = holder(server, &shown).await? else { return Ok(None) };
+    let may = caller.has_for_jobs(JobRight::Change) && caller.must_see(server, job).await.is_ok();
+    Ok(may.then_some(caller))
 }
 
 pub(crate) fn put_protective_headers(headers: &mut HeaderMap) {

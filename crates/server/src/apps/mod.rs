@@ -9,10 +9,13 @@ mod pass;
 mod proxy;
 mod refusal;
 
+use std::sync::Arc;
+
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use bellglass_store::access::TokenHash;
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -20,6 +23,7 @@ pub(crate) use name::{AppDomain, AppName, Service};
 pub(crate) use pass::{Passes, Visitor};
 use refusal::Refusal;
 
+use crate::caller::Caller;
 use crate::{SharedServer, guard};
 
 /// Where an app's host turns a ticket into a cookie. No app is asked for it.
@@ -66,26 +70,34 @@ async fn serve(
     }
     // A program that has our token needs no ticket, and the app must not see the token.
     let shown = guard::take_token(server, request.headers_mut(), app.job).await;
-    let opener = if shown.map_err(|_| Refusal::NotAdmitted)? {
-        None
-    } else {
-        if !is_of_this_origin(&request, host) {
-            return Err(Refusal::OtherOrigin);
+    let (caller, opener) = match shown.map_err(|_| Refusal::NotAdmitted)? {
+        Some(caller) => (caller, None),
+        None => {
+            if !is_of_this_origin(&request, host) {
+                return Err(Refusal::OtherOrigin);
+            }
+            let pass = server.apps.passes.admitted(&app, request.headers(), now);
+            let visitor = pass.ok_or(Refusal::NotAdmitted)?.visitor;
+            (still_let_in(server, visitor.token, now).await?, Some(visitor.opener))
         }
-        let pass = server.apps.passes.admitted(&app, request.headers(), now);
-        let visitor = pass.ok_or(Refusal::NotAdmitted)?.visitor;
-        if let Some(token) = &visitor.token {
-            // What the browser was let in by may have been revoked since.
-            let holds = server.app.store.find_token(token, now).await;
-            holds.ok().flatten().ok_or(Refusal::NotAdmitted)?;
-        }
-        Some(visitor.opener)
     };
     let stream = server.app.live.connect(app.job, app.service.inside()).await?;
-    let forwarded = proxy::forward(server, stream, request).await;
+    let forwarded = proxy::forward(server, caller, stream, request).await;
     let mut response = forwarded.map_err(|_| Refusal::BadAnswer)?;
     keep_from_other_frames(response.headers_mut(), opener.as_deref());
     Ok(response)
+}
+
+/// Who has a pass, unless what the browser was let in by was revoked since or has run out.
+async fn still_let_in(
+    server: &SharedServer,
+    token: Option<TokenHash>,
+    now: Timestamp,
+) -> Result<Caller, Refusal> {
+    let Some(hash) = token else { return Ok(Caller::Operator) };
+    let found = server.app.store.find_token(&hash, now).await;
+    let token = found.ok().flatten().ok_or(Refusal::NotAdmitted)?;
+    Ok(Caller::Holder { token: Arc::new(token), hash })
 }
 
 /// Turns a ticket into cookies and goes on to the page that was asked for.

@@ -15,16 +15,19 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::headers;
-use crate::SharedServer;
+use crate::caller::Caller;
 use crate::live::LiveStream;
+use crate::{SharedServer, standing};
 
 /// The most that the head of an app's answer may have.
 const LARGEST_HEAD: usize = 64 << 10;
 const MOST_HEADERS: usize = 200;
 
-/// Sends a request to the app at the other end of `stream`. The error is what the app did wrong.
+/// Sends a request to the app at the other end of `stream`, for as long as its caller is let in. The error
+/// is what the app did wrong.
 pub(super) async fn forward(
     server: &SharedServer,
+    caller: Caller,
     stream: LiveStream,
     mut request: Request,
 ) -> Result<Response, hyper::Error> {
@@ -33,8 +36,14 @@ pub(super) async fn forward(
         .max_headers(MOST_HEADERS)
         .handshake(TokioIo::new(stream))
         .await?;
-    // It ends with the exchange; what goes wrong is heard where the answer is waited for.
-    tokio::spawn(async move { drop(connection.with_upgrades().await) });
+    // It ends with the exchange, or breaks it off; what goes wrong is heard where the answer is waited for.
+    let ended = standing::ended(server.clone(), caller.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = connection.with_upgrades() => {}
+            () = ended => {}
+        }
+    });
     let websocket = headers::asks_for_websocket(request.headers());
     let client = websocket.then(|| hyper::upgrade::on(&mut request));
     let mut response = sender.send_request(for_the_app(request, websocket)).await?;
@@ -42,11 +51,12 @@ pub(super) async fn forward(
         && let Some(client) = client
     {
         let app = hyper::upgrade::on(&mut response);
-        tokio::spawn(join(server.clone(), client, app));
+        tokio::spawn(join(server.clone(), caller, client, app));
         let mut answer = Response::new(Body::empty());
         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         *answer.headers_mut() = std::mem::take(response.headers_mut());
         headers::remove_hop_by_hop(answer.headers_mut());
+        headers::remove_cookies_like_ours(answer.headers_mut());
         say_websocket(answer.headers_mut());
         return Ok(answer);
     }
@@ -86,11 +96,12 @@ fn say_websocket(headers: &mut HeaderMap) {
 }
 
 /// Passes bytes between a browser and an app that now speak a protocol of their own.
-async fn join(server: SharedServer, client: OnUpgrade, app: OnUpgrade) {
+async fn join(server: SharedServer, caller: Caller, client: OnUpgrade, app: OnUpgrade) {
     let Ok((client, app)) = tokio::try_join!(client, app) else { return };
     let (mut client, mut app) = (TokioIo::new(client), TokioIo::new(app));
     tokio::select! {
         _ = tokio::io::copy_bidirectional(&mut client, &mut app) => {}
+        () = standing::ended(server.clone(), caller) => {}
         () = server.stopping.cancelled() => {}
     }
 }

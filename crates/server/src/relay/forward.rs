@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -17,6 +18,7 @@ use tokio::net::TcpStream;
 use super::seal::{self, Vouched};
 use crate::caller::Caller;
 use crate::settings::Secret;
+use crate::{SharedServer, standing};
 
 /// A worker on the same network is reached at once or not at all.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
@@ -31,22 +33,42 @@ pub(super) enum ForwardError {
     Unproven,
 }
 
+/// Passes a request on for as long as its caller is let in here: there, nobody knows when that ends.
 pub(super) async fn forward(
+    server: &SharedServer,
     secret: &Secret,
     address: &str,
     mut request: Request,
 ) -> Result<Response, ForwardError> {
+    let caller = request.extensions().get::<Caller>().cloned().unwrap_or(Caller::Nobody);
+    // The client's side of an upgrade has to be taken before the request goes away.
+    let upgrade = request.headers().contains_key(header::UPGRADE);
+    let from_client: Option<OnUpgrade> = upgrade.then(|| hyper::upgrade::on(&mut request));
+    take_away_what_is_the_clients(request.headers_mut());
+    let vouched = Vouched { owner: caller.owner() };
+    let mut response = ask(secret, address, &vouched, request).await?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(from_client) = from_client
+    {
+        let to_worker = hyper::upgrade::on(&mut response);
+        tokio::spawn(join(server.clone(), caller, from_client, to_worker));
+    }
+    Ok(response.map(Body::new))
+}
+
+/// Sends a sealed request to a worker, and sees to it that a worker answers.
+pub(super) async fn ask(
+    secret: &Secret,
+    address: &str,
+    vouched: &Vouched,
+    request: Request,
+) -> Result<axum::http::Response<Incoming>, ForwardError> {
     let connection = tokio::time::timeout(CONNECT_TIME, TcpStream::connect(address));
     let connection = connection.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     connection.set_nodelay(true)?;
     let (mut sender, driver) = http1::handshake(TokioIo::new(connection)).await?;
     tokio::spawn(driver.with_upgrades());
 
-    let owner = request.extensions().get::<Caller>().and_then(Caller::owner);
-    let vouched = Vouched { owner };
-    // The client's side of an upgrade has to be taken before the request goes away.
-    let upgrade = request.headers().contains_key(header::UPGRADE);
-    let from_client: Option<OnUpgrade> = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (mut head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     if let (None, Some(authority)) = (head.headers.get(header::HOST), head.uri.authority()) {
@@ -55,8 +77,7 @@ pub(super) async fn forward(
     }
     head.uri = path.parse().map_err(io::Error::other)?;
     head.version = axum::http::Version::HTTP_11;
-    take_away_what_is_the_clients(&mut head.headers);
-    let (sealed, number) = seal::seal(secret, &head.method, &path, &vouched, Timestamp::now());
+    let (sealed, number) = seal::seal(secret, &head.method, &path, vouched, Timestamp::now());
     head.headers.insert(seal::SEAL, sealed);
 
     let mut response = sender.send_request(Request::from_parts(head, body)).await?;
@@ -64,17 +85,19 @@ pub(super) async fn forward(
         return Err(ForwardError::Unproven);
     }
     response.headers_mut().remove(seal::PROOF);
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(from_client) = from_client
-    {
-        let to_worker = hyper::upgrade::on(&mut response);
-        tokio::spawn(async move {
-            let (Ok(client), Ok(worker)) = tokio::join!(from_client, to_worker) else { return };
-            // Either side may end it, and it does not matter how.
-            let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(worker)).await;
-        });
+    Ok(response)
+}
+
+/// Passes bytes between a client and a worker that now speak a protocol of their own. Either side may end
+/// it, and it does not matter how.
+async fn join(server: SharedServer, caller: Caller, client: OnUpgrade, worker: OnUpgrade) {
+    let Ok((client, worker)) = tokio::try_join!(client, worker) else { return };
+    let (mut client, mut worker) = (TokioIo::new(client), TokioIo::new(worker));
+    tokio::select! {
+        _ = copy_bidirectional(&mut client, &mut worker) => {}
+        () = standing::ended(server.clone(), caller) => {}
+        () = server.stopping.cancelled() => {}
     }
-    Ok(response.map(Body::new))
 }
 
 /// What a client shows to prove who it is stays here, and no client seals for us.

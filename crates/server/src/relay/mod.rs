@@ -49,7 +49,7 @@ pub(crate) async fn pass_on(
         Ok(None) => return next.run(request).await,
         Err(error) => return ApiError::from(error).into_response(),
     };
-    match forward::forward(&cluster.secret, &address, request).await {
+    match forward::forward(&server, &cluster.secret, &address, request).await {
         Ok(response) => response,
         Err(error) => {
             tracing::warn!(%job, %address, %error, "the worker that holds a job does not answer");

@@ -6,10 +6,11 @@ use bellglass_protocol::id::JobId;
 use bellglass_server::{Secret, ServerSettings};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt as _;
 
 use crate::access::{OPERATOR, call, make_token, schedule_as, token_of, with_users};
+use crate::connection::{PATIENCE, listen};
 use crate::harness::{Answer, HELLO, Harness, request};
 
 /// A program that answers every request with what it was sent, and with headers of all kinds.
@@ -273,4 +274,88 @@ async fn an_app_is_its_owners_and_ends_with_their_token() {
 
     call(&server, OPERATOR, Method::DELETE, &format!("/tokens/{id}"), "").await;
     assert_eq!(as_browser().await, StatusCode::UNAUTHORIZED);
+}
+
+/// A program that has no end: it sends back what it gets over a WebSocket, and to any other request it
+/// answers the beginning of something.
+async fn endless() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let head = read_head(&mut stream).await.to_ascii_lowercase();
+                let answer = match head.contains("upgrade: websocket") {
+                    true => {
+                        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+                         Upgrade: websocket\r\nSet-Cookie: own=1\r\n\
+                         Set-Cookie: bellglass_session=forged\r\n\r\n"
+                    }
+                    false => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n",
+                };
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                let (mut from, mut to) = stream.split();
+                let _ = tokio::io::copy(&mut from, &mut to).await;
+            });
+        }
+    });
+    port
+}
+
+async fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_open_into_an_app_ends_with_the_token() {
+    let server = with_users().await;
+    let (ada, id) = make_token(&server, json!({ "user": "ada" })).await;
+    let job = schedule_as(&server, &ada).await;
+    server.live.0.lock().unwrap().insert(job, Default::default());
+    let port = endless().await;
+    let path = format!("/jobs/{job}/ports/{port}/");
+    let (host, entrance) = led_to(&call(&server, &ada, Method::GET, &path, "").await);
+    let cookie = cookies(&at(&server, &host, &entrance, &[]).await).join("; ");
+
+    let listening = listen(&server).await;
+    let ask = async |head: String| {
+        let mut stream = TcpStream::connect(listening.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let head = read_head(&mut stream).await;
+        (stream, head)
+    };
+    let mut open = Vec::new();
+    for shown in [format!("Cookie: {cookie}"), format!("Authorization: Bearer {ada}")] {
+        let websocket = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
+        let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{shown}\r\n{websocket}\r\n");
+        let (mut socket, head) = ask(head).await;
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        assert!(head.contains("own=1") && !head.contains("bellglass_"), "{head}");
+        socket.write_all(b"hello").await.unwrap();
+        let mut echo = [0; 5];
+        socket.read_exact(&mut echo).await.unwrap();
+        assert_eq!(&echo, b"hello");
+        let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{shown}\r\n\r\n");
+        let (mut stream, head) = ask(head).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let mut first = [0; 8];
+        stream.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"5\r\nfirst");
+        open.extend([socket, stream]);
+    }
+    let operator = format!("Authorization: Bearer {OPERATOR}");
+    let address = listening.address;
+    let revoke = format!("DELETE /tokens/{id} HTTP/1.1\r\nHost: {address}\r\n{operator}\r\n\r\n");
+    let (_, head) = ask(revoke).await;
+    assert!(head.starts_with("HTTP/1.1 204 "), "{head}");
+    for mut stream in open {
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        // Whether it is closed or broken off does not matter.
+        let _ = end.expect("it ends");
+    }
 }
