@@ -73,11 +73,21 @@ pub(crate) async fn admit(server: &Server, request: &Parts) -> Result<Caller, Ap
     server.meter.request(&caller)?;
     caller.has(right)?;
     if matches!(right, Some(Right::Job(_))) && !caller.sees_everything() {
-        // Read as the address has it: an id that is written otherwise is refused, not passed on.
-        let id = request.uri.path().split('/').nth(2).unwrap_or_default();
-        caller.must_see(server, parse_job_id(id)?).await?;
+        let seen = caller.must_see(server, job_of(request)?).await;
+        let Err(error @ ApiError::JobNotFound(_)) = seen else { return seen.map(|()| caller) };
+        // Another's job may have been shown to them by a link, which they have beside what they are.
+        let guest = guest(server, request, right).await?.ok_or(error)?;
+        of_this_origin(request)?;
+        guest.has(right)?;
+        return Ok(guest);
     }
     Ok(caller)
+}
+
+/// The job that a request is about, read as the address has it: an id that is written otherwise is refused,
+/// not passed on.
+fn job_of(request: &Parts) -> Result<JobId, ApiError> {
+    parse_job_id(request.uri.path().split('/').nth(2).unwrap_or_default())
 }
 
 async fn with_token(
@@ -139,7 +149,7 @@ pub(crate) async fn in_session(
     Ok(None)
 }
 
-/// Links open what belongs to a job, so they are looked at only there.
+/// Links open what belongs to one job, so they are looked at only there.
 async fn guest(
     server: &Server,
     request: &Parts,
@@ -148,7 +158,8 @@ async fn guest(
     if !matches!(right, Some(Right::Job(_))) {
         return Ok(None);
     }
-    for shown in share::shown(&request.headers).take(4) {
+    let Ok(job) = job_of(request) else { return Ok(None) };
+    for shown in share::shown(&request.headers).filter(|link| link.job() == job).take(4) {
         let Some(key) = server.app.store.share_key(shown.job()).await? else { continue };
         if let Some(link) = shown.checked(&key, Timestamp::now()) {
             return Ok(Some(Caller::Guest { link, key }));

@@ -65,7 +65,7 @@ async fn listed(server: &Harness, token: &str) -> Vec<String> {
 }
 
 /// Logs a browser in; what it sends back from then on.
-async fn log_in(server: &Harness, token: &str) -> String {
+pub(crate) async fn log_in(server: &Harness, token: &str) -> String {
     let begun = server.post("/session", json!({ "token": token }).to_string()).await;
     assert_eq!(begun.status, StatusCode::NO_CONTENT, "{}", begun.text());
     let set = begun.header("set-cookie").to_owned();

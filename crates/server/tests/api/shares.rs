@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use crate::access::{OPERATOR, call, schedule_as, token_of, with_users};
+use crate::access::{OPERATOR, call, log_in, schedule_as, token_of, with_users};
 use crate::document;
 use crate::harness::{Harness, request};
 
@@ -88,6 +88,42 @@ async fn a_link_shows_its_job_and_changes_nothing() {
     assert_eq!(server.send(foreign).await.problem(), (403, "forbidden_origin".into()));
     let text = cookie.split_once('=').unwrap().1;
     assert_eq!(call(&server, text, Method::GET, &path, "").await.problem().0, 401);
+}
+
+#[tokio::test]
+async fn a_link_opens_its_job_for_those_who_are_logged_in_as_somebody_else() {
+    let server = with_users().await;
+    let ada = token_of(&server, "ada", "user").await;
+    let (job, other) = (schedule_as(&server, &ada).await, schedule_as(&server, &ada).await);
+    let link = share(&server, &ada, job, json!({})).await;
+    let shown = open(&server, link["url"].as_str().unwrap()).await.expect("it opens");
+    for role in ["user", "viewer"] {
+        let bob = token_of(&server, "bob", role).await;
+        let bobs = log_in(&server, &bob).await;
+        let both = format!("{bobs}; {shown}");
+        for path in ["/jobs/ID", "/status/ID", "/jobs/ID/events?follow=0"] {
+            let path = path.replace("ID", &job.to_string());
+            assert_eq!(status(&server, Method::GET, &path, &bobs).await, 404, "{path}");
+            assert_eq!(status(&server, Method::GET, &path, &both).await, 200, "{path}");
+        }
+        let access = server.get_with(&format!("/status/{job}"), "cookie", &both).await.json();
+        let expected = json!({ "change": false, "files": true, "output": true, "mind": false });
+        assert_eq!(access["access"], expected);
+        // It gives no more than it does to anybody, and what is Bob's own stays as it is.
+        let cancel = format!("/jobs/{job}/cancel");
+        assert_eq!(status(&server, Method::POST, &cancel, &both).await, 403);
+        let elsewhere = format!("/jobs/{other}");
+        assert_eq!(status(&server, Method::GET, &elsewhere, &both).await, 404);
+        let foreign = request(Method::GET, &format!("/jobs/{job}")).header("cookie", &both);
+        let foreign = foreign.header("origin", "http://evil.example").body(Body::empty()).unwrap();
+        assert_eq!(server.send(foreign).await.problem(), (403, "forbidden_origin".into()));
+        let me = server.get_with("/session", "cookie", &both).await.json();
+        assert_eq!(me, json!({ "user": "bob", "role": role }));
+    }
+    call(&server, &ada, Method::DELETE, &format!("/jobs/{job}/share"), "").await;
+    let bobs = log_in(&server, &token_of(&server, "bob", "user").await).await;
+    let both = format!("{bobs}; {shown}");
+    assert_eq!(status(&server, Method::GET, &format!("/jobs/{job}"), &both).await, 404);
 }
 
 #[tokio::test]
