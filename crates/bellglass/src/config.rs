@@ -406,6 +406,7 @@ impl Config {
             token: token.map(Secret::new),
             allowed_hosts: section.allowed_hosts.clone(),
             sandbox_domain: section.sandbox_domain.clone(),
+            app_key: Some(data.join("app-key")),
             vnc: section.vnc_ports.map(|PortRange { first, last }| VncSettings {
                 ports: first..=last,
                 password: section.vnc_password.as_ref().map(Secret::new),

@@ -21,6 +21,7 @@ pub mod mcp;
 mod metrics;
 mod openapi;
 mod page;
+mod private_file;
 mod problem;
 mod quota;
 mod relay;

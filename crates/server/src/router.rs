@@ -1,5 +1,6 @@
 //! Every address of the server, one line each.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::Router;
@@ -12,7 +13,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::apps::{AppDomain, Apps, Passes};
+use crate::apps::{AppDomain, AppKey, Apps, Passes};
 use crate::archive;
 use crate::controllers::{
     apps as app_pages, cancel, changes, checkpoints, context, desktop, events, files, forks, jobs,
@@ -95,20 +96,20 @@ fn pages() -> Router<SharedServer> {
 }
 
 /// The whole server as a service.
-pub fn router(app: App) -> Router {
-    build(app, None, CancellationToken::new()).0
+pub fn router(app: App) -> io::Result<Router> {
+    Ok(build(app, None, CancellationToken::new())?.0)
 }
 
 pub(crate) fn build(
     app: App,
     vnc: Option<VncPorts>,
     stopping: CancellationToken,
-) -> (Router, SharedServer) {
+) -> io::Result<(Router, SharedServer)> {
     let (api, document) = api().split_for_parts();
     let guard = Guard::new(&app.settings);
     let apps = Apps {
         domain: AppDomain::new(app.settings.sandbox_domain.as_deref()),
-        passes: Passes::new(app.settings.token.as_ref()),
+        passes: Passes::new(AppKey::open(&app.settings, app.cluster.as_ref())?),
     };
     let metrics = Metrics::new(document.paths.paths.keys().map(String::as_str));
     let archive_readers = Arc::new(Semaphore::new(archive::MOST_READERS));
@@ -136,7 +137,7 @@ pub(crate) fn build(
         .layer(from_fn_with_state(server.clone(), door::pass))
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(server.clone());
-    (router, server)
+    Ok((router, server))
 }
 
 async fn not_found() -> ApiError {

@@ -43,7 +43,7 @@ pub async fn serve_on(listeners: Listeners, app: App, shutdown: impl Future) -> 
     let seals = app.cluster.as_ref().map(|cluster| Seals::new(cluster.secret.clone()));
     let stopping = CancellationToken::new();
     let vnc = app.settings.vnc.clone().map(VncPorts::open).transpose()?;
-    let (router, server) = build(app, vnc, stopping.clone());
+    let (router, server) = build(app, vnc, stopping.clone())?;
     vnc::serve_again(&server).await.map_err(io::Error::other)?;
     let internal = match (listeners.internal, seals) {
         (Some(listener), Some(seals)) => {

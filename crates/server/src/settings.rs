@@ -1,6 +1,7 @@
 //! What the operator decides about the HTTP side.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use bellglass_protocol::quantity::ByteSize;
 use subtle::ConstantTimeEq;
@@ -18,6 +19,9 @@ pub struct ServerSettings {
     /// A domain whose subdomains all lead to this server: content of sandboxes is shown under them
     /// to those who do not come to this machine as `localhost`.
     pub sandbox_domain: Option<String>,
+    /// Where a key is kept, for nobody else to read, by which apps know their visitors after a restart.
+    /// Not needed where there is a token.
+    pub app_key: Option<PathBuf>,
     /// Ports of this machine for desktops.
     pub vnc: Option<VncSettings>,
     /// The largest body of a request that is read whole.
@@ -36,6 +40,7 @@ impl Default for ServerSettings {
             token: None,
             allowed_hosts: Vec::new(),
             sandbox_domain: None,
+            app_key: None,
             vnc: None,
             body_limit: ByteSize::mib(32),
             upload_limit: ByteSize::gib(1),

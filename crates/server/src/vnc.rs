@@ -35,7 +35,7 @@ use crate::guard::{check_local, put_protective_headers};
 use crate::problem::ApiError;
 use crate::rfb::{Grip, Showing, Viewer, VncPassword, VncPasswords};
 use crate::settings::Secret;
-use crate::{SharedServer, page, sockets};
+use crate::{SharedServer, page, private_file, sockets};
 
 /// What the operator decides about the ports of desktops.
 #[derive(Clone, Debug)]
@@ -131,15 +131,9 @@ impl VncPorts {
     }
 
     fn write_down(&self) -> io::Result<()> {
-        use std::io::Write as _;
-        use std::os::unix::fs::OpenOptionsExt as _;
         let given = self.given();
         let text = serde_json::to_vec(&*given).map_err(io::Error::other)?;
-        let beside = self.settings.record.with_extension("new");
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        file.write_all(&text)?;
-        std::fs::rename(&beside, &self.settings.record)
+        private_file::write(&self.settings.record, &text)
     }
 
     fn given(&self) -> MutexGuard<'_, Record> {

@@ -4,6 +4,7 @@
 //! told nothing of ours, and only pages of its own origin may use it.
 
 mod headers;
+mod key;
 mod name;
 mod pass;
 mod proxy;
@@ -19,6 +20,7 @@ use bellglass_store::access::TokenHash;
 use jiff::Timestamp;
 use serde::Deserialize;
 
+pub(crate) use key::AppKey;
 pub(crate) use name::{AppDomain, AppName, Service};
 pub(crate) use pass::{Passes, Visitor};
 use refusal::Refusal;

@@ -14,8 +14,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::{SignedDuration, Timestamp};
 use sha2::Sha256;
 
+use super::key::AppKey;
 use super::name::AppName;
-use crate::settings::Secret;
 
 /// The beginning of the names of all our cookies: none of them is for a sandbox.
 pub(crate) const OUR_COOKIES: &str = "bellglass_";
@@ -67,18 +67,7 @@ impl Visitor {
 }
 
 impl Passes {
-    /// With a token every process that has it takes the same tickets, and a new one ends all of
-    /// them.
-    pub(crate) fn new(token: Option<&Secret>) -> Self {
-        let mut key = [0; 32];
-        match token.filter(|token| !token.is_empty()) {
-            Some(token) => {
-                let mut seal = mac(token.as_bytes());
-                seal.update(b"bellglass key of apps");
-                key.copy_from_slice(&seal.finalize().into_bytes());
-            }
-            None => getrandom::fill(&mut key).expect("the system has random numbers"),
-        }
+    pub(crate) fn new(AppKey(key): AppKey) -> Self {
         Self { key, used: Mutex::default() }
     }
 
@@ -170,7 +159,7 @@ impl Passes {
     }
 }
 
-fn mac(key: &[u8]) -> Hmac<Sha256> {
+pub(super) fn mac(key: &[u8]) -> Hmac<Sha256> {
     Hmac::<Sha256>::new_from_slice(key).expect("a key of any length")
 }
 
@@ -190,11 +179,11 @@ mod tests {
 
     #[test]
     fn a_ticket_is_good_once_for_its_app_and_its_time() {
-        let (passes, now) = (Passes::new(None), Timestamp::now());
+        let (passes, now) = (Passes::new(AppKey([1; 32])), Timestamp::now());
         let ticket = passes.ticket(&app(80), &visitor(), now);
         assert_eq!(passes.redeem(&app(81), &ticket, now), None);
         assert_eq!(passes.redeem(&app(80), &ticket, now + TICKET_LIFETIME), None);
-        assert_eq!(Passes::new(None).redeem(&app(80), &ticket, now), None);
+        assert_eq!(Passes::new(AppKey([2; 32])).redeem(&app(80), &ticket, now), None);
         assert_eq!(passes.redeem(&app(80), &ticket, now).unwrap().visitor, visitor());
         assert_eq!(passes.redeem(&app(80), &ticket, now), None);
         for forged in ["", "...", "1.2.3.4", &ticket.replacen('1', "2", 1)] {
@@ -204,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_cookie_is_good_for_its_app_and_a_ticket_is_no_cookie() {
-        let (passes, now) = (Passes::new(Some(&Secret::new("s3cret"))), Timestamp::now());
+        let (passes, now) = (Passes::new(AppKey([1; 32])), Timestamp::now());
         let ticket = passes.ticket(&app(80), &visitor(), now);
         let pass = passes.redeem(&app(80), &ticket, now).unwrap();
         let sent_back = |text: &str| {
@@ -215,7 +204,6 @@ mod tests {
             assert!(
                 set.contains("; HttpOnly") && set.contains("SameSite=") && !set.contains("Domain")
             );
-            assert!(!set.contains("s3cret"));
             let pair = set.split(';').next().unwrap();
             let headers = sent_back(&format!("a=b; {pair}"));
             assert_eq!(passes.admitted(&app(80), &headers, now).unwrap().visitor, visitor());

@@ -276,6 +276,23 @@ async fn an_app_is_its_owners_and_ends_with_their_token() {
     assert_eq!(as_browser().await, StatusCode::UNAUTHORIZED);
 }
 
+#[tokio::test]
+async fn a_server_that_starts_again_knows_its_visitors() {
+    let folder = tempfile::tempdir().unwrap();
+    let app_key = Some(folder.path().join("app-key"));
+    let mut server = Harness::with(ServerSettings { app_key, ..ServerSettings::default() }).await;
+    let (job, port) = (running(&server).await, mirror().await);
+    let (host, entrance) = led_to(&server.get(&format!("/jobs/{job}/ports/{port}/")).await);
+    let cookie = cookies(&at(&server, &host, &entrance, &[]).await)[0].clone();
+    server.router = bellglass_server::router(server.app()).unwrap();
+    assert_eq!(at(&server, &host, "/", &[("cookie", &cookie)]).await.status, StatusCode::OK);
+    // One that has another key does not.
+    server.settings.app_key = Some(folder.path().join("another"));
+    server.router = bellglass_server::router(server.app()).unwrap();
+    let refused = at(&server, &host, "/", &[("cookie", &cookie)]).await;
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+}
+
 /// A program that has no end: it sends back what it gets over a WebSocket, and to any other request it
 /// answers the beginning of something.
 async fn endless() -> u16 {

@@ -64,7 +64,7 @@ impl Harness {
             settings,
             _folder: folder,
         };
-        harness.router = bellglass_server::router(harness.app());
+        harness.router = bellglass_server::router(harness.app()).unwrap();
         harness
     }
 
