@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bellglass_protocol::quantity::Seconds;
 use bellglass_store::Store;
 use bellglass_store::access::{Role, Usage};
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::caller::Caller;
@@ -26,7 +27,8 @@ pub struct Quotas {
     /// Jobs that are scheduled in one day.
     pub jobs_per_day: u64,
     /// The time for which a user's jobs run in one day, all of them together.
-    pub running_time_per_day: Seconds,
+    #[serde(deserialize_with = "time_or_no_limit")]
+    pub running_time_per_day: Option<Seconds>,
     pub requests_per_second: u32,
 }
 
@@ -35,7 +37,7 @@ impl Default for Quotas {
         Self {
             jobs_at_once: 16,
             jobs_per_day: 1000,
-            running_time_per_day: Seconds::whole(48 * 3600),
+            running_time_per_day: Some(Seconds::whole(48 * 3600)),
             requests_per_second: 100,
         }
     }
@@ -147,16 +149,34 @@ impl Meter {
 impl Quotas {
     fn met_by(&self, usage: &Usage) -> Option<Quota> {
         let met = |most: u64, used: u64| most > 0 && used >= most;
-        let time = self.running_time_per_day;
+        let ran_for = Duration::from_millis(usage.running_ms);
+        let time = self.running_time_per_day.filter(|most| ran_for >= most.duration());
         if met(self.jobs_at_once, usage.unfinished) {
             Some(Quota::JobsAtOnce(self.jobs_at_once))
         } else if met(self.jobs_per_day, usage.scheduled) {
             Some(Quota::JobsPerDay(self.jobs_per_day))
-        } else if u128::from(usage.running_ms) >= time.duration().as_millis() {
-            Some(Quota::RunningTime(time))
         } else {
-            None
+            time.map(Quota::RunningTime)
         }
+    }
+}
+
+/// A span of time is never nothing, so 0 is read apart.
+fn time_or_no_limit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Seconds>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        Number(f64),
+        Text(String),
+    }
+    let text = match Given::deserialize(from)? {
+        Given::Number(number) => number.to_string(),
+        Given::Text(text) => text,
+    };
+    let number = text.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim();
+    match number.parse::<f64>() {
+        Ok(0.0) => Ok(None),
+        _ => Seconds::parse(&text).map(Some).map_err(D::Error::custom),
     }
 }
 
@@ -205,8 +225,6 @@ fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -226,7 +244,7 @@ mod tests {
         let quotas = Quotas {
             jobs_at_once: 2,
             jobs_per_day: 5,
-            running_time_per_day: Seconds::whole(60),
+            running_time_per_day: Some(Seconds::whole(60)),
             requests_per_second: 0,
         };
         let usage = |unfinished, scheduled, running_ms| Usage { unfinished, scheduled, running_ms };
@@ -235,8 +253,27 @@ mod tests {
         assert_eq!(quotas.met_by(&usage(1, 5, 0)), Some(Quota::JobsPerDay(5)));
         let time = Seconds::whole(60);
         assert_eq!(quotas.met_by(&usage(0, 0, 60_000)), Some(Quota::RunningTime(time)));
-        let none = Quotas { jobs_at_once: 0, jobs_per_day: 0, ..quotas };
-        assert_eq!(none.met_by(&usage(1000, 1000, 0)), None);
+        let none =
+            Quotas { jobs_at_once: 0, jobs_per_day: 0, running_time_per_day: None, ..quotas };
+        assert_eq!(none.met_by(&usage(1000, 1000, u64::MAX)), None);
+    }
+
+    #[test]
+    fn nothing_is_no_limit() {
+        let read = |text: &str| serde_json::from_str::<Quotas>(text);
+        for none in ["0", "0.0", "\"0\"", "\"0h\"", "\"0 s\""] {
+            let quotas = read(&format!("{{\"running_time_per_day\": {none}}}")).unwrap();
+            assert_eq!(quotas.running_time_per_day, None, "{none}");
+        }
+        for (text, seconds) in [("90", 90), ("\"90\"", 90), ("\"2h\"", 7200)] {
+            let quotas = read(&format!("{{\"running_time_per_day\": {text}}}")).unwrap();
+            assert_eq!(quotas.running_time_per_day, Some(Seconds::whole(seconds)), "{text}");
+        }
+        for wrong in ["-1", "\"-1h\"", "\"soon\"", "\"\"", "\"h\"", "true", "null"] {
+            assert!(read(&format!("{{\"running_time_per_day\": {wrong}}}")).is_err(), "{wrong}");
+        }
+        let usual = read("{}").unwrap().running_time_per_day;
+        assert_eq!(usual, Quotas::default().running_time_per_day);
     }
 
     #[test]

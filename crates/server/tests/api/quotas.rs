@@ -9,7 +9,7 @@ use crate::access::{OPERATOR, call, schedule_as, token_of, with_settings};
 use crate::harness::{Answer, HELLO, Harness};
 
 fn unlimited() -> Quotas {
-    let running_time_per_day = Seconds::whole(86_400);
+    let running_time_per_day = Some(Seconds::whole(86_400));
     Quotas { jobs_at_once: 0, jobs_per_day: 0, requests_per_second: 0, running_time_per_day }
 }
 
@@ -79,7 +79,7 @@ async fn jobs_in_a_day_count_although_they_have_ended() {
 
 #[tokio::test]
 async fn running_time_in_a_day() {
-    let running_time_per_day = Seconds::parse("1ms").unwrap();
+    let running_time_per_day = Some(Seconds::parse("1ms").unwrap());
     let server = with(Quotas { running_time_per_day, ..unlimited() }).await;
     let ada = token_of(&server, "ada", "user").await;
     schedule_as(&server, &ada).await;
