@@ -17,12 +17,10 @@ pub(crate) struct Links {
     pub events_url: String,
     /// The history as JSON lines.
     pub logs_url: String,
-    /// The page of the job's desktop, for jobs whose image has one.
-    #[schema(required)]
-    pub desktop_url: Option<String>,
-    /// The JupyterLab of the sandbox, where it has one.
-    #[schema(required)]
-    pub jupyter_url: Option<String>,
+    /// The page of the job's desktop. It says so where the image has none.
+    pub desktop_url: String,
+    /// The JupyterLab of the sandbox. Its page says so where the image has none.
+    pub jupyter_url: String,
     /// A port of the server's machine for the desktop alone, where `vnc_ports` is configured.
     #[schema(required)]
     pub vnc_port: Option<u16>,
@@ -35,8 +33,8 @@ impl Links {
             page_url: page_url(job),
             events_url: format!("/jobs/{job}/events"),
             logs_url: format!("/jobs/{job}/events?format=jsonl"),
-            desktop_url: Some(format!("/jobs/{job}/desktop/")),
-            jupyter_url: Some(format!("/jobs/{job}/jupyter/")),
+            desktop_url: format!("/jobs/{job}/desktop/"),
+            jupyter_url: format!("/jobs/{job}/jupyter/"),
             vnc_port: server.vnc.as_ref().and_then(|vnc| vnc.port(job)),
         }
     }
