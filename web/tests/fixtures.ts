@@ -68,3 +68,8 @@ export function patient(name: string) {
     ],
   };
 }
+
+/** Waits, in the sandbox, until a file of this name is put into the workspace. */
+export function until(name: string) {
+  return { tool: "shell", command: `until test -e ${name}; do sleep 0.1; done` };
+}

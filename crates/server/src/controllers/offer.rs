@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
 use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::quantity::ByteSize;
@@ -11,6 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::SharedServer;
+use crate::guard::named_host;
 
 /// What a job may ask for here.
 #[derive(Serialize, ToSchema)]
@@ -33,6 +35,8 @@ pub(crate) struct InstallationOffer {
     tools: Vec<&'static str>,
     /// The largest file that may be put into a running workspace.
     upload_limit: ByteSize,
+    /// Whether what sandboxes serve can be shown to whoever asks under this host name.
+    apps: bool,
 }
 
 /// Whether jobs may be given as a task in words.
@@ -53,8 +57,13 @@ pub(crate) struct TaskOffer {
     get, path = "/offer", operation_id = "get_offer", tag = "jobs",
     responses((status = 200, description = "What a job may ask for.", body = InstallationOffer)),
 )]
-pub(crate) async fn show(State(server): State<SharedServer>) -> Json<InstallationOffer> {
+pub(crate) async fn show(
+    State(server): State<SharedServer>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Json<InstallationOffer> {
     let app = &server.app;
+    let host = named_host(&uri, &headers).ok();
     let offer = &app.offer;
     Json(InstallationOffer {
         version: env!("CARGO_PKG_VERSION"),
@@ -67,6 +76,7 @@ pub(crate) async fn show(State(server): State<SharedServer>) -> Json<Installatio
         secrets: offer.secrets.iter().cloned().collect(),
         tools: ToolCall::NAMES.to_vec(),
         upload_limit: app.settings.upload_limit,
+        apps: host.is_some_and(|host| server.apps.domain.beside(&host).is_some()),
     })
 }
 

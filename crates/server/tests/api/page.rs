@@ -71,6 +71,7 @@ async fn the_offer_says_what_a_job_may_ask_for() {
     assert_eq!(offer["images"], serde_json::json!(["base"]));
     assert_eq!(offer["tasks"]["available"], false);
     assert!(offer["tasks"]["why_not"].as_str().unwrap().contains("OPENAI_API_KEY"));
+    assert_eq!(offer["apps"], true);
     assert!(offer["tools"].as_array().unwrap().contains(&"shell".into()));
     assert!(offer["limits"]["memory"].as_u64() <= offer["max_limits"]["memory"].as_u64());
 }
