@@ -1,5 +1,7 @@
 // A WebSocket to a desktop. noVNC sees its binary messages, which are the desktop's own; the text ones are
-// between this page and the server: who has the desktop in hand.
+// between this page and the server: who has the desktop in hand, and how long a word takes.
+
+import type { Sample } from "./pace";
 
 export type Word =
   | { type: "taken" }
@@ -15,6 +17,12 @@ export class DesktopChannel {
   onclose: ((event: CloseEvent) => void) | null = null;
   readonly protocol = "binary";
   readonly #socket: WebSocket;
+  /** Bytes of pictures since the last sample was taken. */
+  #received = 0;
+  #sampledAt: number | undefined;
+  /** When the word was sent that is not back yet. */
+  #askedAt: number | undefined;
+  #latency = 0;
 
   constructor(url: string, hear: (word: Word) => void) {
     this.#socket = new WebSocket(url, ["binary"]);
@@ -23,9 +31,42 @@ export class DesktopChannel {
     this.#socket.onerror = (event) => this.onerror?.(event);
     this.#socket.onclose = (event) => this.onclose?.(event);
     this.#socket.onmessage = (event: MessageEvent) => {
-      if (typeof event.data === "string") hear(JSON.parse(event.data) as Word);
-      else this.onmessage?.(event);
+      if (typeof event.data === "string") {
+        const word = JSON.parse(event.data) as Word | { type: "pong" };
+        if (word.type === "pong") this.#measure();
+        else hear(word);
+        return;
+      }
+      this.#received += (event.data as ArrayBuffer).byteLength;
+      this.onmessage?.(event);
     };
+  }
+
+  /**
+   * What was seen of the line since this was called last. Sends a word whose way back lies behind the pictures that
+   * are under way; nothing is known until it was sent once, and none is sent before the one before is back.
+   */
+  sample(): Sample | undefined {
+    if (this.readyState !== WebSocket.OPEN) return undefined;
+    const now = performance.now();
+    const sampledAt = this.#sampledAt;
+    const seen = sampledAt === undefined ? undefined : {
+      bytesPerSecond: (this.#received * 1000) / Math.max(1, now - sampledAt),
+      latency: this.#askedAt === undefined ? this.#latency : now - this.#askedAt,
+    };
+    this.#received = 0;
+    this.#sampledAt = now;
+    if (this.#askedAt === undefined) {
+      this.#askedAt = now;
+      this.#socket.send(JSON.stringify({ type: "ping" }));
+    }
+    return seen;
+  }
+
+  #measure(): void {
+    if (this.#askedAt === undefined) return;
+    this.#latency = performance.now() - this.#askedAt;
+    this.#askedAt = undefined;
   }
 
   get readyState(): number {
@@ -50,4 +91,9 @@ export function socketAddress(path: string): string {
   const address = new URL(path, location.href);
   address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
   return address.href;
+}
+
+/** Whether the server is this very machine. */
+export function isThisMachine(): boolean {
+  return ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
 }

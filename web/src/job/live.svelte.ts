@@ -27,6 +27,9 @@ export class LiveJob {
   /** What may be done with the job from here; nothing until the server has said so. */
   access = $state.raw<JobAccess>({ change: false, files: false, output: false, mind: false });
 
+  /** Where a VNC viewer finds the desktop, and the password that it is asked for. */
+  vnc = $state.raw<{ port: number; password: string }>();
+
   /** The job had ended before the page was opened. */
   wasOver = false;
 
@@ -58,8 +61,9 @@ export class LiveJob {
   /** An event stream cannot say why it is refused, so that is asked beside it. */
   async #mayFollow(): Promise<boolean> {
     try {
-      const { status, access } = await getStatus(this.id);
+      const { status, access, vnc_port: port, vnc_password: password } = await getStatus(this.id);
       this.access = isShared() ? { ...access, change: false, mind: false } : access;
+      if (port && password && this.access.change) this.vnc = { port, password };
       if (!this.view) this.wasOver = hasEnded(status);
       return true;
     } catch (thrown) {

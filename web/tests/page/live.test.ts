@@ -1,40 +1,7 @@
-// What is seen and done inside a running sandbox: terminal, desktop, apps.
+// What is seen and done inside a running sandbox: terminal and apps.
 
-import type { Page } from "@playwright/test";
-import { expect, expectAccessible, patient, test } from "../fixtures";
-import type { Server } from "../server";
-
-/** Waits, in the sandbox, until a file of this name is put into the workspace. */
-const until = (name: string) => ({ tool: "shell", command: `until test -e ${name}; do sleep 0.1; done` });
-
-const red = "setsid xterm -bg '#ff0000' -fg '#ffffff' -geometry 200x60+0+0 >/dev/null 2>&1 & until xdotool search --class xterm; do sleep 0.1; done";
-
-/** How many of a few hundred points of the desktop's picture have this colour. */
-async function points(page: Page, colour: [number, number, number]): Promise<number> {
-  return page.locator("[data-stand='shown'] canvas").evaluate((canvas, [r, g, b]) => {
-    const { width, height } = canvas as HTMLCanvasElement;
-    const { data } = (canvas as HTMLCanvasElement).getContext("2d")!.getImageData(0, 0, width, height);
-    let found = 0;
-    for (let i = 0; i < 400; i += 1) {
-      const at = (Math.floor((i / 20) | 0) * Math.floor(height / 20) * width + (i % 20) * Math.floor(width / 20)) * 4;
-      const [red, green, blue] = [data[at]!, data[at + 1]!, data[at + 2]!];
-      if (Math.abs(red - r) + Math.abs(green - g) + Math.abs(blue - b) < 60) found += 1;
-    }
-    return found;
-  }, colour);
-}
-
-const isRed = (page: Page) => points(page, [255, 0, 0]);
-
-async function openDesktop(page: Page, server: Server, id: string): Promise<void> {
-  await page.goto(`${server.url}/watch/${id}#desktop`);
-  await expect(page.locator("[data-stand='shown'] canvas")).toBeVisible();
-}
-
-/** Whether there is a file of this name in the workspace. */
-async function has(server: Server, id: string, name: string): Promise<boolean> {
-  return (await fetch(`${server.url}/jobs/${id}/files/${name}`)).ok;
-}
+import { expect, expectAccessible, patient, test, until } from "../fixtures";
+import { Server } from "../server";
 
 test("what is typed in the terminal is answered there", async ({ page, server }) => {
   const id = await server.schedule({ name: "typed into", steps: [{ tool: "shell", session: "main", command: "echo from the job" }, ...patient("").steps] });
@@ -60,67 +27,6 @@ test("what is typed in the terminal is answered there", async ({ page, server })
   await expect(page.getByText("The terminal went with the sandbox")).toBeVisible();
 });
 
-test("the desktop shows what the job does, and belongs to one at a time", async ({ page, server, browser }) => {
-  const id = await server.schedule({
-    name: "a desktop",
-    desktop: true,
-    steps: [
-      until("go.txt"),
-      { tool: "shell", command: red },
-      until("click.txt"),
-      { tool: "computer", action: "move", x: 10, y: 10 },
-      { tool: "shell", command: "echo moved > moved.txt" },
-      until("enough.txt"),
-    ],
-  });
-  await openDesktop(page, server, id);
-  expect(await isRed(page)).toBeLessThan(20);
-  await server.put(id, "go.txt");
-  await expect.poll(() => isRed(page)).toBeGreaterThan(200);
-  await expectAccessible(page);
-
-  // A second viewer sees the same at the same time.
-  const other = await browser.newPage();
-  await openDesktop(other, server, id);
-  await expect.poll(() => isRed(other)).toBeGreaterThan(200);
-
-  // Who only looks can do nothing; who has taken over can.
-  await page.getByRole("button", { name: "Take over" }).click();
-  await expect(page.getByText("Yours now; the job waits")).toBeVisible();
-  await expect(other.getByText("Another person works with it")).toBeVisible();
-  await other.getByRole("button", { name: "Take over" }).click();
-  await expect(other.getByRole("alert")).toContainText("works with the desktop");
-  const canvas = page.locator("[data-stand='shown'] canvas");
-  await canvas.click({ position: { x: 60, y: 60 } });
-  await page.keyboard.type("touch typed.txt\n");
-  await expect.poll(() => has(server, id, "typed.txt")).toBe(true);
-
-  // The job waits with the mouse until it is handed back.
-  await server.put(id, "click.txt");
-  await expect(page.locator("[data-step='3']")).toContainText("click.txt");
-  await expect.poll(async () => (await server.job(id)).steps[2]?.status).toBe("succeeded");
-  await page.getByRole("button", { name: "Hand back" }).click();
-  await expect.poll(() => has(server, id, "moved.txt")).toBe(true);
-  const log = (await (await fetch(`${server.url}/jobs/${id}/events?format=jsonl`)).text()).trim().split("\n");
-  const events = log.map((line) => JSON.parse(line) as { type: string; n?: number });
-  const at = (type: string, n?: number) => events.findIndex((event) => event.type === type && event.n === n);
-  expect(at("step.finished", 3)).toBeLessThan(at("desktop.returned"));
-  expect(at("step.started", 4)).toBeGreaterThan(at("desktop.returned"));
-  await expect(page.locator("[data-kind='taken']")).toBeVisible();
-  await expect(page.locator("[data-kind='returned']")).toBeVisible();
-
-  // Who leaves hands back, whether they say so or not.
-  await other.getByRole("button", { name: "Take over" }).click();
-  await expect(other.getByText("Yours now; the job waits")).toBeVisible();
-  await other.close();
-  await expect(page.locator("[data-kind='returned']")).toHaveCount(2);
-
-  await page.goto(`${server.url}/jobs/${id}/desktop/`);
-  await expect(page.locator("[data-stand='shown'] canvas")).toBeVisible();
-  await expectAccessible(page);
-  await server.put(id, "enough.txt");
-});
-
 /** A page of a sandbox that tries what it can do with the rights of whoever looks at it. */
 const MALICIOUS = `<!doctype html><title>Trouble</title><h1>An app of the sandbox</h1><ul id=list></ul><script>
   const api = new URLSearchParams(location.search).get("api");
@@ -144,7 +50,6 @@ const MALICIOUS = `<!doctype html><title>Trouble</title><h1>An app of the sandbo
 
 for (const token of ["", "0123456789abcdef"]) {
   test(`an app is shown, and can do nothing with its viewer's rights ${token ? "behind a login" : "without one"}`, async ({ page }) => {
-    const { Server } = await import("../server");
     const server = await Server.start({ BELLGLASS_TOKEN: token });
     const id = await server.schedule({
       name: "serving",

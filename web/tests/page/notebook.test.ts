@@ -16,6 +16,11 @@ test("a person's cell and the job's steps share a kernel", async ({ page, server
   const lab = page.frameLocator("iframe[title='JupyterLab']");
   await lab.locator(".jp-LauncherCard[data-category='Notebook'][title='Python']").click({ timeout: 120_000 });
   await expect(lab.getByText("Python | Idle")).toBeVisible({ timeout: 60_000 });
+  // What JupyterLab shows is its own; what is around it is ours.
+  for (const colorScheme of ["light", "dark"] as const) {
+    await page.emulateMedia({ colorScheme });
+    await expectAccessible(page);
+  }
   const cell = lab.locator(".jp-Notebook .jp-Cell").first().locator(".cm-content");
   await cell.click();
   await page.keyboard.type("said = 'hello'; answer");
@@ -67,9 +72,29 @@ test("the notebook that a job left is shown as text and pictures", async ({ page
   await expect(page.locator("[data-cell='1']")).toContainText("42");
 });
 
-test("what the screen showed last is there when the desktop is gone", async ({ page, server }) => {
-  const id = await server.schedule({ desktop: true, steps: [{ tool: "computer", action: "screenshot" }] });
+for (const asked of [{ desktop: true }, { image: "desktop" }]) {
+  test(`what the screen showed is there when the desktop is gone, of a job with ${JSON.stringify(asked)}`, async ({ page, server }) => {
+    const id = await server.schedule({ ...asked, steps: [{ tool: "computer", action: "screenshot" }] });
+    await server.ended(id);
+    await page.goto(`${server.url}/watch/${id}#desktop`);
+    const last = page.getByRole("img", { name: "desktop.png" });
+    await expect(last).toBeVisible();
+    expect(await last.evaluate((image) => (image as HTMLImageElement).naturalWidth)).toBe(1280);
+    // And what it showed at a step is beside the step.
+    const picture = page.locator("[data-step='1'] [data-picture='1']");
+    await expect(picture).toBeVisible();
+    expect(await picture.evaluate((image) => (image as HTMLImageElement).naturalWidth)).toBeGreaterThan(600);
+    for (const colorScheme of ["light", "dark"] as const) {
+      await page.emulateMedia({ colorScheme });
+      await expectAccessible(page);
+    }
+  });
+}
+
+test("a desktop that was never started left no picture", async ({ page, server }) => {
+  const id = await server.schedule({ image: "desktop", steps: [{ tool: "shell", command: "true" }] });
   await server.ended(id);
   await page.goto(`${server.url}/watch/${id}#desktop`);
-  await expect(page.getByRole("img", { name: "desktop.png" })).toBeVisible();
+  await expect(page.getByText("The desktop went with the sandbox")).toBeVisible();
+  await expectAccessible(page);
 });

@@ -85,7 +85,7 @@ test("a viewer looks and is offered nothing else", async ({ page }) => {
     await page.goto(`${server.url}/watch/${id}`);
     await expect(page.locator("[data-output='2']")).toContainText("tick");
     await expect(page.locator("[data-fact='view-only']")).toBeVisible();
-    for (const name of ["Cancel", "Pause", "Share", "Upload"]) {
+    for (const name of ["Cancel", "Pause", "Share", "Upload", "Fork", "Fork from here"]) {
       await expect(page.getByRole("button", { name, exact: true })).toHaveCount(0);
     }
   });
@@ -111,7 +111,11 @@ test("a link shows a job to whoever has it, until it is taken back", async ({ pa
     await expect(guest.locator("[data-fact='view-only']")).toBeVisible();
     await guest.getByRole("tab", { name: "Files" }).click();
     await expect(guest.locator("[data-path='first.txt']")).toBeVisible();
-    for (const name of ["Cancel", "Pause", "Share", "Upload", "Change"]) {
+    // What a step changed may hold what was taken out since: that there was something is all they see.
+    await expect(guest.locator("[data-step='1']")).toContainText("Files: 1 added");
+    await expect(guest.locator("[data-step='1'] details")).toHaveCount(0);
+    await expect(guest.getByLabel("What to see")).toHaveCount(0);
+    for (const name of ["Cancel", "Pause", "Share", "Upload", "Change", "Fork", "Fork from here"]) {
       await expect(guest.getByRole("button", { name, exact: true })).toHaveCount(0);
     }
     await expectAccessible(guest);
@@ -125,5 +129,32 @@ test("a link shows a job to whoever has it, until it is taken back", async ({ pa
     await guest.goto(link);
     await expect(guest.getByText("This link opens nothing any more")).toBeVisible();
     await expectAccessible(guest);
+  });
+});
+
+test("what is left of a desktop and of kernels is for all who may read files", async ({ page, browser }) => {
+  await withServer(async (server) => {
+    const [ada, viewer] = [await server.token("ada"), await server.token("ada", "viewer")];
+    const steps = [{ tool: "computer", action: "screenshot" }, { tool: "python", code: "6 * 7" }];
+    const waiting = { tool: "shell", command: "until test -e enough.txt; do sleep 0.1; done" };
+    const id = await server.schedule({ image: "desktop", steps: [...steps, waiting] }, ada.token);
+    await logIn(page, server, viewer.token);
+    await page.goto(`${server.url}/watch/${id}`);
+    await expect(page.locator("[data-step='3']")).toBeVisible();
+    // What runs can be typed and clicked into, so it is not for those who only look.
+    await expect(page.getByRole("tab")).toHaveText([/Files/, /Network/, /Log/]);
+    await server.call("POST", `/jobs/${id}/cancel`);
+    await expect(page.getByRole("tab")).toHaveText([/Desktop/, /Files/, /Notebook/, /Network/, /Log/]);
+    await page.getByRole("tab", { name: "Desktop" }).click();
+    await expect(page.getByRole("img", { name: "desktop.png" })).toBeVisible();
+    await page.getByRole("tab", { name: "Notebook" }).click();
+    await expect(page.locator("[data-cell='1']")).toContainText("42");
+
+    const { url } = (await server.call("POST", `/jobs/${id}/share`, { expires_in: 3600, files: false, output: false })) as { url: string };
+    const guest = await another(browser);
+    await guest.goto(new URL(url, server.url).href);
+    await expect(guest.getByRole("tab")).toHaveText([/Network/, /Log/]);
+    // The picture that a step took is part of what happened.
+    await expect(guest.locator("[data-picture='1']")).toBeVisible();
   });
 });

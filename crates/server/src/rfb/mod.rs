@@ -190,6 +190,7 @@ impl Hand {
                 self.taken = None;
                 Said::Returned
             }
+            Asked::Ping => Said::Pong,
         };
         // A page that does not take in what it is told is told less.
         let _ = self.words.try_send(said);

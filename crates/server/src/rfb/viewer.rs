@@ -42,6 +42,8 @@ pub(crate) enum Asked {
     /// To have the desktop in hand.
     Take,
     Return,
+    /// How long a word takes, behind the pictures that are under way.
+    Ping,
 }
 
 #[derive(Debug, Serialize)]
@@ -49,6 +51,7 @@ pub(crate) enum Asked {
 pub(crate) enum Said {
     Taken,
     Returned,
+    Pong,
     Refused { code: String, message: String },
 }
 
