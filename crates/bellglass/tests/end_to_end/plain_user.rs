@@ -55,6 +55,11 @@ async fn a_job_runs_and_its_report_is_true() {
             user == PlainUser::WithSingleId,
             "{missing}"
         );
+        assert_eq!(
+            missing.contains("keep the server user's groups"),
+            user == PlainUser::WithSingleId,
+            "{missing}"
+        );
         let enforced = lines(&job, "enforced").join("\n");
         for words in ["added up by the guest", "processes (rlimit)", "(Landlock)"] {
             assert!(enforced.contains(words), "{enforced}");

@@ -167,7 +167,7 @@ impl Confinement {
         // SAFETY: a list of no groups is never read.
         let groups = unsafe { libc::syscall(libc::SYS_setgroups, 0usize, no_groups) };
         let Some((uid, gid)) = self.ids else {
-            // With a single mapped id the kernel forbids it; then there is nothing to give up.
+            // With a single mapped id the kernel forbids it. The report says which groups stay.
             return Ok(());
         };
         check_long(groups)?;

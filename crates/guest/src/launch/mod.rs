@@ -205,7 +205,9 @@ fn describe(order: &LaunchOrder) -> (Vec<String>, Vec<String>) {
             .push("no Landlock in this kernel: add `landlock` to its `lsm=` parameter".into()),
     }
     match order.ids {
-        IdMapping::Range { base } => enforced.push(format!("ids 0-65535 inside are {base} and up outside")),
+        IdMapping::Range { base } => {
+            enforced.push(format!("ids 0-65535 inside are {base} and up outside"))
+        }
         IdMapping::Subordinate { uid_base, .. } => {
             enforced.push(format!("ids of tools are subordinate ids from {uid_base} outside"));
             missing.push(
@@ -214,11 +216,26 @@ fn describe(order: &LaunchOrder) -> (Vec<String>, Vec<String>) {
                     .into(),
             );
         }
-        IdMapping::Single => missing.push(
-            "no subordinate ids: guest and tools share one user, which is the server's own outside; \
-             install uidmap and add a line to /etc/subuid and /etc/subgid"
-                .into(),
-        ),
+        IdMapping::Single => {
+            missing.push(
+                "no subordinate ids: guest and tools share one user, which is the server's own \
+                 outside; install uidmap and add a line to /etc/subuid and /etc/subgid"
+                    .into(),
+            );
+            if has_more_groups_than_its_own() {
+                missing.push(
+                    "tools keep the server user's groups outside: with one id the kernel lets \
+                     nobody give them up"
+                        .into(),
+                );
+            }
+        }
     }
     (enforced, missing)
+}
+
+/// Inside and outside alike: a group that no id inside stands for is not the own one either.
+fn has_more_groups_than_its_own() -> bool {
+    let own = rustix::process::getgid();
+    rustix::process::getgroups().is_ok_and(|groups| groups.iter().any(|group| *group != own))
 }

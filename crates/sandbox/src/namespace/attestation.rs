@@ -22,6 +22,9 @@ pub(super) struct Claims {
     kernel: Kernel,
     hostname: String,
     tool_uid: u32,
+    /// Whether tools still have the groups of the server's user, as those that no id inside stands for.
+    #[serde(default)]
+    keeps_groups: bool,
     uid_map: String,
     gid_map: String,
     nested_sandboxing: bool,
@@ -65,6 +68,7 @@ impl Claims {
             kernel: order.kernel.clone(),
             hostname: order.name.clone(),
             tool_uid: guest.tool_uid,
+            keeps_groups: order.ids == IdMapping::Single,
             uid_map,
             gid_map,
             nested_sandboxing: guest.nested_sandboxing,
@@ -142,11 +146,9 @@ const NO_CAPABILITIES: &str = "0000000000000000";
 
 /// Holds every claim against what was found.
 pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec<Check> {
-    let tool = claims.tool_uid;
-    let ids = [tool; 4].map(|id| id.to_string()).join(" ");
     let mut checks = vec![
         Check::equal("host name", &claims.hostname, &inside.hostname),
-        Check::equal("ids of tools", format!("{ids} / {ids} /"), &inside.tool_ids),
+        tool_ids(claims, inside),
         Check::equal("effective capabilities", NO_CAPABILITIES, &inside.capabilities),
         Check::equal("bounding set", NO_CAPABILITIES, &inside.bounding_set),
         Check::equal("no_new_privs", "true", inside.no_new_privs.to_string()),
@@ -170,6 +172,29 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
     let settings = claims.group_settings.iter().zip(&outside.groups.values);
     checks.extend(settings.map(|((file, claimed), found)| group(file, claimed, found)));
     checks
+}
+
+/// Users, groups, and the groups beside these. With a single id the kernel lets nobody give up the
+/// groups of the server's user; inside they are nobody's, or the tools' own.
+fn tool_ids(claims: &Claims, inside: &Probe) -> Check {
+    /// How the kernel shows a group that no id inside stands for.
+    const NOBODYS: &str = "65534";
+    let tool = claims.tool_uid.to_string();
+    let ids = [tool.as_str(); 4].join(" ");
+    let claimed = format!("{ids} / {ids} /");
+    if !claims.keeps_groups {
+        return Check::equal("ids of tools", claimed, &inside.tool_ids);
+    }
+    let groups = inside.tool_ids.strip_prefix(&claimed).map(str::split_whitespace);
+    let are_kept = |mut groups: std::str::SplitWhitespace<'_>| {
+        groups.all(|group| group == NOBODYS || group == tool)
+    };
+    Check {
+        subject: "ids of tools".into(),
+        claimed: format!("{claimed} at most {tool} and {NOBODYS}"),
+        found: inside.tool_ids.clone(),
+        holds: groups.is_some_and(are_kept),
+    }
 }
 
 /// What only a sandbox that runs on the host's own kernel can be asked.

@@ -22,12 +22,17 @@ pub(crate) enum PlainUser {
 pub(crate) const UID: u32 = 54_321;
 pub(crate) const FIRST_SUBORDINATE_ID: u32 = 700_000_000;
 
+/// People who log in have more groups than their own.
+const GROUP: u32 = 27;
+
 /// What the tools' user is inside becomes this outside, where there is a range: 0 is the user itself.
 const TOOL_UID_OUTSIDE: u32 = FIRST_SUBORDINATE_ID + 1000 - 1;
 
 impl PlainUser {
     /// Gives the test's folder to the user and puts into it what the user's world is made of.
     pub(crate) fn move_in(self, folder: &Path) {
+        let is_root = rustix::process::geteuid().is_root();
+        assert!(is_root, "only root can be another user; `make test` leaves such tests out");
         let user = format!("plain:x:{UID}:{UID}::{}:/bin/sh\n", folder.display());
         let users = fs::read_to_string("/etc/passwd").unwrap() + &user;
         fs::write(folder.join("passwd"), users).unwrap();
@@ -52,10 +57,12 @@ impl PlainUser {
         const ENTER: &str = "set -e; home=$1 program=$2 images=$3; shift 3\n\
             for list in passwd subuid subgid; do mount --bind \"$home/$list\" /etc/$list; done\n\
             mount --bind \"$program\" \"$home/bellglass\"; mount --bind \"$images\" \"$home/images\"\n\
-            exec setpriv --reuid $UID --regid $UID --clear-groups -- \"$home/bellglass\" \"$@\"";
+            exec setpriv --reuid $UID --regid $UID --groups $UID,$GROUP -- \"$home/bellglass\" \"$@\"";
         let mut entering = Command::new("unshare");
         entering.args(["--mount", "--propagation", "private", "--", "sh", "-c"]);
-        entering.arg(ENTER.replace("$UID", &UID.to_string())).arg("sh");
+        entering
+            .arg(ENTER.replace("$UID", &UID.to_string()).replace("$GROUP", &GROUP.to_string()))
+            .arg("sh");
         entering.arg(folder).arg(command.get_program()).arg(self.image(images));
         entering.args(command.get_args()).current_dir(folder);
         for (name, value) in command.get_envs() {

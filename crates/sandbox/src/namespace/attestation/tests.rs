@@ -7,6 +7,7 @@ fn claims() -> Claims {
         kernel: Kernel::Host,
         hostname: "job".into(),
         tool_uid: 1000,
+        keeps_groups: false,
         uid_map: "0 500000 65536".into(),
         gid_map: "0 500000 65536".into(),
         nested_sandboxing: false,
@@ -136,6 +137,23 @@ fn each_fault_is_found() {
     for (subject, worsen) in faults {
         assert_eq!(failing(worsen), [subject]);
     }
+}
+
+#[test]
+fn groups_that_cannot_be_given_up_are_nobodys() {
+    let single = Claims { keeps_groups: true, ..claims() };
+    let ids = "1000 1000 1000 1000 / 1000 1000 1000 1000 /";
+    for (groups, holds) in
+        [("", true), (" 1000", true), (" 65534 1000", true), (" 27", false), (" 65534 0", false)]
+    {
+        let (mut probe, outside) = sealed();
+        probe.tool_ids = format!("{ids}{groups}");
+        let checks = examine(&single, &probe, &outside);
+        assert_eq!(checks.iter().all(|check| check.holds), holds, "{groups}");
+    }
+    let (mut probe, outside) = sealed();
+    probe.tool_ids = "1000 1000 1000 0 / 1000 1000 1000 1000 / 65534".into();
+    assert!(examine(&single, &probe, &outside).iter().any(|check| !check.holds));
 }
 
 #[test]
