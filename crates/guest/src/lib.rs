@@ -2,6 +2,7 @@
 //!
 //! It knows the protocol and the kernel; no database, no TLS, no HTTP.
 
+mod core_dumps;
 pub mod inside;
 mod launch;
 mod warden;

@@ -50,9 +50,32 @@ async fn a_tool_process_has_no_privileges() {
 async fn only_standard_descriptors_are_open() {
     let guest = TestGuest::start();
     let command = "for n in {0..600}; do [ -e /proc/$$/fd/$n ] && printf '%s ' $n; done\n\
-                   echo; ulimit -c; ulimit -n";
+                   echo; ulimit -n";
     let done = guest.connect().await.shell(1, command).await;
-    assert_eq!(done.stdout(), "0 1 2 \n0\n512\n");
+    assert_eq!(done.stdout(), "0 1 2 \n512\n");
+}
+
+/// At one byte the kernel makes no core dump and starts no program for one. Whoever sets the limit is
+/// told that it is set, and it stays.
+#[tokio::test]
+async fn the_limit_on_core_dumps_is_read_and_not_changed() {
+    let guest = TestGuest::start();
+    let code = "import resource, os\n\
+                core = resource.RLIMIT_CORE\n\
+                print(resource.getrlimit(core), resource.prlimit(os.getpid(), core))\n\
+                for limits in [(0, 0), (0, 1), (1 << 20, 1 << 20), (-1, -1)]: resource.setrlimit(core, limits)\n\
+                print(resource.getrlimit(core))\n\
+                resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n\
+                print(resource.getrlimit(resource.RLIMIT_NOFILE))";
+    let worker = guest.connect().await;
+    let call = serde_json::json!({"tool": "python", "fresh": true, "code": code});
+    let done = worker.call(1, call).await;
+    assert_eq!(done.stderr(), "");
+    assert_eq!(done.stdout(), "(1, 1) (1, 1)\n(1, 1)\n(64, 64)\n");
+    let command = "ulimit -c 0 && ulimit -a | grep -c 'core file size' && ulimit -c unlimited; \
+                   grep 'core file' /proc/self/limits | tr -s ' '; sh -c 'kill -SEGV $$'; echo $?";
+    let done = worker.shell(2, command).await;
+    assert_eq!(done.stdout(), "1\nMax core file size 1 1 bytes \n139\n", "{}", done.stderr());
 }
 
 #[tokio::test]

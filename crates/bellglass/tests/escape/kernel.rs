@@ -3,7 +3,8 @@
 use std::fs;
 
 use crate::attempt::{assert_refused, assert_refused_to_all, look};
-use crate::support::TestServer;
+use crate::support::plain_user::PlainUser;
+use crate::support::{Options, TestServer};
 
 /// A setting of the host's kernel.
 fn setting(name: &str) -> String {
@@ -72,11 +73,41 @@ async fn core_pattern() {
         ("write('/proc/sys/kernel/core_pipe_limit')", "EACCES|EROFS|ENOENT"),
         ("os.remove('/proc/sys/kernel/core_pattern')", "EPERM|EACCES|EROFS"),
         ("os.chmod('/proc/sys/kernel/core_pattern', 0o666)", "EPERM|EACCES|EROFS"),
-        // Nobody inside may have a core dump at all.
-        ("call('prlimit64', 0, 4, struct.pack('<QQ', 1 << 20, 1 << 20), None)", "EPERM"),
     ];
     assert_refused_to_all(&attempts).await;
     assert_eq!(setting("core_pattern"), before);
+}
+
+/// A limit of one byte is the only one at which the kernel starts no program of the host's for a core
+/// dump, so no tool may have another, neither a higher one nor none at all.
+#[tokio::test]
+async fn starting_the_hosts_program_for_core_dumps() {
+    const TRY: &str = r#"
+core = resource.RLIMIT_CORE
+none, many = struct.pack('<QQ', 0, 0), struct.pack('<QQ', 1 << 20, 1 << 20)
+found = [resource.getrlimit(core)]
+for limits in [none, many]:
+    for attempt in [
+        lambda: call('setrlimit', core, limits),
+        lambda: call('setrlimit', 1 << 32 | core, limits),
+        lambda: call('prlimit64', 0, core, limits, None),
+        lambda: call('prlimit64', 0, 1 << 32 | core, limits, None),
+        lambda: call('prlimit64', os.getpid(), core, limits, ctypes.create_string_buffer(16)),
+        lambda: call('prlimit64', os.getppid(), core, limits, None),
+    ]:
+        try: attempt()
+        except OSError: pass
+        found.append(resource.getrlimit(core))
+found.append(json.loads(run('bash', '-c', 'ulimit -c 0; ulimit -c unlimited; exec python3 -c "import resource; print(list(resource.getrlimit(4)))"')))
+crashed = subprocess.run(['bash', '-c', 'kill -SEGV $$']).returncode
+found = [sorted(set(map(tuple, found))), crashed, [name for name in os.listdir() if name.startswith('core')]]
+print(json.dumps(found))
+"#;
+    for user in [None, Some(PlainUser::WithRange), Some(PlainUser::WithSingleId)] {
+        let server = TestServer::with(Options { user, ..Options::default() });
+        let found = look(&server, TRY).await;
+        assert_eq!(found, serde_json::json!([[[1, 1]], -11, []]), "{user:?}");
+    }
 }
 
 #[tokio::test]

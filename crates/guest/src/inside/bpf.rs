@@ -17,13 +17,15 @@ pub(super) enum Verdict {
     Refuse(i32),
     /// It fails with `EPERM` if one of these holds.
     RefuseIf(Vec<Rule>),
+    /// It does nothing and says that it did, if one of these holds.
+    IgnoreIf(Vec<Rule>),
 }
 
 /// Conditions that must all be met.
 pub(super) type Rule = Vec<Condition>;
 
 /// Something about one argument, of which the low 32 bits count: the kernel reads no more of any
-/// argument that is looked at here.
+/// number that is looked at here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Is {
@@ -31,6 +33,11 @@ pub(super) enum Condition {
         value: u32,
     },
     IsNot {
+        argument: u32,
+        value: u32,
+    },
+    /// The same of the high 32 bits, which pointers have.
+    HighIsNot {
         argument: u32,
         value: u32,
     },
@@ -93,28 +100,38 @@ fn carry_out(verdict: &Verdict) -> Program {
     match verdict {
         Verdict::Allow => vec![instruction(RETURN, libc::SECCOMP_RET_ALLOW)],
         Verdict::Refuse(errno) => vec![refuse(*errno)],
-        Verdict::RefuseIf(rules) => {
-            let mut program: Program = rules.iter().flat_map(|rule| refuse_if(rule)).collect();
-            program.push(instruction(RETURN, libc::SECCOMP_RET_ALLOW));
-            program
-        }
+        Verdict::RefuseIf(rules) => if_any_holds(rules, refuse(libc::EPERM)),
+        Verdict::IgnoreIf(rules) => if_any_holds(rules, refuse(NO_ERROR)),
     }
 }
 
+/// With this number a call that is not made returns 0.
+const NO_ERROR: i32 = 0;
+
+fn if_any_holds(rules: &[Rule], end: Instruction) -> Program {
+    let mut program: Program = rules.iter().flat_map(|rule| if_it_holds(rule, end)).collect();
+    program.push(instruction(RETURN, libc::SECCOMP_RET_ALLOW));
+    program
+}
+
 /// Goes on after itself when a condition is not met.
-fn refuse_if(rule: &[Condition]) -> Program {
-    let mut program = vec![refuse(libc::EPERM)];
+fn if_it_holds(rule: &[Condition], end: Instruction) -> Program {
+    let mut program = vec![end];
     // From the last to the first, so that the way to the end is known.
     for condition in rule.iter().rev() {
         let to_the_end = u8::try_from(program.len()).expect("a rule has few conditions");
-        let (argument, mask, value, met, unmet) = match *condition {
-            Condition::Is { argument, value } => (argument, None, value, 0, to_the_end),
-            Condition::IsNot { argument, value } => (argument, None, value, to_the_end, 0),
+        let low = |argument| FIRST_ARGUMENT_OFFSET + 8 * argument;
+        let (offset, mask, value, met, unmet) = match *condition {
+            Condition::Is { argument, value } => (low(argument), None, value, 0, to_the_end),
+            Condition::IsNot { argument, value } => (low(argument), None, value, to_the_end, 0),
+            Condition::HighIsNot { argument, value } => {
+                (low(argument) + 4, None, value, to_the_end, 0)
+            }
             Condition::Bits { argument, mask, value } => {
-                (argument, Some(mask), value, 0, to_the_end)
+                (low(argument), Some(mask), value, 0, to_the_end)
             }
         };
-        let mut check = vec![instruction(LOAD, FIRST_ARGUMENT_OFFSET + 8 * argument)];
+        let mut check = vec![instruction(LOAD, offset)];
         check.extend(mask.map(|mask| instruction(AND, mask)));
         check.push(jump(JUMP_IF_EQUAL, value, met, unmet));
         program.splice(0..0, check);
@@ -233,6 +250,28 @@ mod tests {
             let all = [first, second, 0, 0, 0, 0];
             assert_eq!(run(&program, ARCHITECTURE, 41, all), expected, "{arguments:?}");
             assert_eq!(run(&program, ARCHITECTURE, 40, all), ALLOWED);
+        }
+    }
+
+    #[test]
+    fn pointers_are_looked_at_in_both_halves() {
+        let to_four = Condition::Is { argument: 0, value: 4 };
+        let rules = vec![
+            vec![to_four, Condition::IsNot { argument: 1, value: 0 }],
+            vec![to_four, Condition::HighIsNot { argument: 1, value: 0 }],
+        ];
+        let program = assemble(&BTreeMap::from([(41, Verdict::IgnoreIf(rules))]), 100);
+        for (arguments, expected) in [
+            ([4, 0], ALLOWED),
+            ([4, 1], refused(0)),
+            ([4, 1 << 32], refused(0)),
+            ([4, u64::MAX], refused(0)),
+            ([4 | 1 << 32, 1], refused(0)),
+            ([5, 1], ALLOWED),
+        ] {
+            let [first, second] = arguments;
+            let all = [first, second, 0, 0, 0, 0];
+            assert_eq!(run(&program, ARCHITECTURE, 41, all), expected, "{arguments:?}");
         }
     }
 }

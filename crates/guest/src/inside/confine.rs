@@ -10,6 +10,7 @@ use bellglass_protocol::launch::GuestConfig;
 
 use super::bpf::Program;
 use super::{kernel_gaps, processors, seccomp};
+use crate::core_dumps;
 
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
@@ -87,8 +88,7 @@ impl Confinement {
         // gVisor's kernel has no such things, so there is nothing to limit.
         limits.retain(|(resource, _)| can_be_limited(*resource));
         limits.push((libc::RLIMIT_NOFILE, u64::from(config.open_files)));
-        // A core dump would fill the workspace with what nobody asked for.
-        limits.push((libc::RLIMIT_CORE, 0));
+        limits.push((libc::RLIMIT_CORE, core_dumps::LIMIT));
         limits.extend(config.processes.map(|count| (libc::RLIMIT_NPROC, u64::from(count))));
         let data = config.memory.map(|room| (libc::RLIMIT_DATA, most_data_of_one(room.0)));
         limits.extend(data);
@@ -113,6 +113,8 @@ impl Confinement {
         if seccomp::spares_the_guest(config)
             && let Some(filter) = self.filter.take()
         {
+            // Behind the filter this limit can no longer be changed, for a tool process either.
+            core_dumps::forbid();
             // SAFETY: takes numbers only.
             let promised = check(unsafe { control(libc::PR_SET_NO_NEW_PRIVS, 1, 0) });
             promised

@@ -36,6 +36,8 @@ pub(super) fn filter(config: &GuestConfig, gaps: &[(i64, i32)]) -> Program {
     verdicts.extend(absent(config).into_iter().map(refused(libc::ENOSYS)));
     let by_argument = denied_by_argument(config).into_iter();
     verdicts.extend(by_argument.map(|(call, rules)| (call, Verdict::RefuseIf(rules))));
+    let ignored = ignored_by_argument().into_iter();
+    verdicts.extend(ignored.map(|(call, rules)| (call, Verdict::IgnoreIf(rules))));
     verdicts.extend(gaps.iter().map(|(call, errno)| (*call, Verdict::Refuse(*errno))));
     let verdicts = verdicts.into_iter().map(|(call, verdict)| (call as u32, verdict)).collect();
     assemble(&verdicts, UNKNOWN_CALLS)
@@ -237,4 +239,22 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
         rules.insert(libc::SYS_mmap, vec![vec![has_flag(3, shared)]]);
     }
     rules
+}
+
+/// The limit on core dumps stands as it is: with a lower one the kernel would start the host's program
+/// for them. It can be read. Programs that keep secrets, such as ssh-agent, set it to zero and give up if
+/// they cannot; they are left to believe it, since there is no core dump either way.
+fn ignored_by_argument() -> [(i64, Vec<Rule>); 2] {
+    let core_dumps = |argument| Condition::Is { argument, value: libc::RLIMIT_CORE as u32 };
+    let new_limits = 2;
+    [
+        (libc::SYS_setrlimit, vec![vec![core_dumps(0)]]),
+        (
+            libc::SYS_prlimit64,
+            vec![
+                vec![core_dumps(1), Condition::IsNot { argument: new_limits, value: 0 }],
+                vec![core_dumps(1), Condition::HighIsNot { argument: new_limits, value: 0 }],
+            ],
+        ),
+    ]
 }

@@ -25,6 +25,7 @@ use bellglass_protocol::launch::{
     IdMapping, Kernel, LEAST_LANDLOCK, LaunchFailure, LaunchOrder, Launched, Storage,
 };
 
+use crate::core_dumps;
 use syscalls::Stage as _;
 
 /// What went wrong while the cage was built, and at which point.
@@ -59,6 +60,8 @@ fn read_order() -> Result<LaunchOrder, Failed> {
 
 /// Makes the process, gives it its identity, waits until its cage stands.
 fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
+    // Root of the host may also raise a lower limit; inside nobody may.
+    core_dumps::forbid();
     let listener = listen(&order.wire)?;
     // Before the control groups are joined: what it costs to make a disk is not the job's.
     let scratch = match &order.storage {
@@ -230,6 +233,10 @@ fn describe(order: &LaunchOrder) -> (Vec<String>, Vec<String>) {
                 );
             }
         }
+    }
+    match core_dumps::gap() {
+        Some(gap) => missing.push(gap.into()),
+        None => enforced.push("a crash inside leaves no core dump and starts no program".into()),
     }
     (enforced, missing)
 }

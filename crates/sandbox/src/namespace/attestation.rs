@@ -33,6 +33,10 @@ pub(super) struct Claims {
     writable: Vec<String>,
     /// At the most, by the names that the probe uses.
     limits: BTreeMap<String, u64>,
+    /// The least limit on core dumps. At 1 the kernel starts no program for one, and at 0 it does;
+    /// where our own limit is 0, there is no other, and the report says so.
+    #[serde(default)]
+    least_core_dump: u64,
     /// Files of control groups, with what was written to them.
     group_settings: Vec<(PathBuf, String)>,
     /// The folders of the control groups that all processes are in.
@@ -58,10 +62,7 @@ impl Claims {
             }
         };
         let writable = guest.writable_folders();
-        let mut limits = BTreeMap::from([
-            ("open_files".to_owned(), u64::from(guest.open_files)),
-            ("core_dump".to_owned(), 0),
-        ]);
+        let mut limits = BTreeMap::from([("open_files".to_owned(), u64::from(guest.open_files))]);
         limits.extend(guest.processes.map(|count| ("processes".to_owned(), u64::from(count))));
         limits.extend(guest.memory.map(|room| ("data".to_owned(), most_data_of_one(room.0))));
         Self {
@@ -75,10 +76,19 @@ impl Claims {
             landlock: crate::host::landlock_version() >= LEAST_LANDLOCK,
             writable: writable.map(String::from).into(),
             limits,
+            least_core_dump: own_core_dump_limit().min(CORE_DUMP_LIMIT),
             group_settings,
             groups,
         }
     }
+}
+
+/// What the launcher sets.
+const CORE_DUMP_LIMIT: u64 = 1;
+
+fn own_core_dump_limit() -> u64 {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Core).maximum.unwrap_or(u64::MAX)
 }
 
 /// What the host itself shows of a sandbox's control groups. It stands before the guest is there, so
@@ -167,6 +177,7 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
             checks.push(check("kernel", "other than the host's", same.into_iter().collect()));
         }
     }
+    checks.push(core_dump(claims.least_core_dump, inside));
     checks.extend(claims.limits.iter().map(|(name, most)| limit(name, *most, inside)));
     checks.extend(membership(claims, outside));
     let settings = claims.group_settings.iter().zip(&outside.groups.values);
@@ -365,6 +376,17 @@ fn limit(name: &str, most: u64, inside: &Probe) -> Check {
         found: found.into(),
         // A hard limit of the host may be lower than what was asked for.
         holds: found.parse::<u64>().is_ok_and(|found| found <= most),
+    }
+}
+
+fn core_dump(least: u64, inside: &Probe) -> Check {
+    let found = inside.limits.get("core_dump").map_or("not found", String::as_str);
+    let range = least..=CORE_DUMP_LIMIT;
+    Check {
+        subject: "limit on core_dump".into(),
+        claimed: if least == CORE_DUMP_LIMIT { "exactly 1".into() } else { "at most 1".into() },
+        found: found.into(),
+        holds: found.parse::<u64>().is_ok_and(|found| range.contains(&found)),
     }
 }
 

@@ -14,6 +14,7 @@ fn claims() -> Claims {
         landlock: true,
         writable: vec!["/workspace".into(), "/tmp".into()],
         limits: BTreeMap::from([("open_files".into(), 64)]),
+        least_core_dump: 1,
         group_settings: vec![("/groups/job/memory.max".into(), "8192".into())],
         groups: vec!["/groups/p-job".into()],
     }
@@ -56,7 +57,10 @@ fn sealed() -> (Probe, Outside) {
             mount("/proc/keys", "devtmpfs", "rw"),
         ],
         writable: vec!["/tmp".into()],
-        limits: BTreeMap::from([("open_files".into(), "64".into())]),
+        limits: BTreeMap::from([
+            ("open_files".into(), "64".into()),
+            ("core_dump".into(), "1".into()),
+        ]),
     };
     let outside = Outside {
         namespaces: BTreeMap::from([("net".into(), 1), ("user".into(), 2)]),
@@ -89,7 +93,7 @@ fn a_sealed_sandbox_passes() {
 #[test]
 fn each_fault_is_found() {
     type Worsen = fn(&mut Probe, &mut Outside);
-    let faults: [(&str, Worsen); 33] = [
+    let faults: [(&str, Worsen); 35] = [
         ("host name", |probe, _| probe.hostname = "host".into()),
         ("ids of tools", |probe, _| probe.tool_ids = "0 0 0 0 / 0 0 0 0 /".into()),
         ("ids of tools", |probe, _| probe.tool_ids.push_str(" 27")),
@@ -130,6 +134,12 @@ fn each_fault_is_found() {
         ("writable", |probe, _| probe.writable.push("/etc".into())),
         ("limit on open_files", |probe, _| {
             probe.limits.insert("open_files".into(), "unlimited".into());
+        }),
+        ("limit on core_dump", |probe, _| {
+            probe.limits.insert("core_dump".into(), "0".into());
+        }),
+        ("limit on core_dump", |probe, _| {
+            probe.limits.insert("core_dump".into(), "unlimited".into());
         }),
         ("control groups", |_, host| host.groups.of_guest = "4:memory:/\n".into()),
         ("control group's memory.max", |_, host| host.groups.values = vec!["max".into()]),
