@@ -110,12 +110,32 @@ async fn memory_cannot_be_hidden_from_the_guest() {
     let server = start(PlainUser::WithSingleId);
     let code = "import os, ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\n\
                 try: os.memfd_create('x'); print('made')\nexcept OSError as error: print(errno.errorcode[error.errno])\n\
-                libc.shmget(0, 4096, 0o1600); print(errno.errorcode[ctypes.get_errno()])\n\
+                for call in [lambda: libc.shmget(0, 4096, 0o1600), lambda: libc.semget(0, 1, 0o1600), lambda: libc.msgget(0, 0o1600)]:\n    \
+                    ctypes.set_errno(0); call(); print(errno.errorcode.get(ctypes.get_errno(), 'made'))\n\
                 import mmap\n\
                 try: mmap.mmap(-1, 4096); print('mapped')\nexcept OSError as error: print(errno.errorcode[error.errno])\n\
                 try: open('/dev/zero', 'r+b', 0); print('opened')\nexcept OSError as error: print(errno.errorcode[error.errno])";
     let job = server.run(&json!({ "steps": [python(code)] })).await;
-    assert_eq!(step(&job, 1)["stdout"], "ENOSYS\nENOSYS\nEPERM\nEACCES\n", "{:#}", step(&job, 1));
+    let expected = "ENOSYS\nENOSYS\nENOSYS\nENOSYS\nEPERM\nEACCES\n";
+    assert_eq!(step(&job, 1)["stdout"], expected, "{:#}", step(&job, 1));
+}
+
+/// Reading a byte of each 2 MiB of nothing fills no page but those of the tables that lead there.
+#[tokio::test]
+async fn memory_cannot_be_hidden_in_page_tables() {
+    for user in BOTH {
+        let server = start(user);
+        let hog = "import mmap\nflags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000\n\
+                   maps = []\nwhile len(maps) < 64:\n    \
+                   maps.append(mmap.mmap(-1, 4 << 30, flags=flags, prot=mmap.PROT_READ))\n    \
+                   for place in range(0, 4 << 30, 2 << 20): maps[-1][place]\nprint('filled')";
+        let steps = [python(hog), shell("echo still here")];
+        let job = server.run(&json!({ "steps": steps, "limits": { "memory": "128MiB" } })).await;
+        let killed = step(&job, 1);
+        assert_eq!(killed["error"]["code"], "out_of_memory", "{user:?} {killed:#}");
+        assert_eq!(killed["stdout"], "", "{user:?}");
+        assert_eq!(step(&job, 2)["stdout"], "still here\n", "{user:?}");
+    }
 }
 
 #[tokio::test]

@@ -55,8 +55,10 @@ fn absent(config: &GuestConfig) -> Vec<i64> {
     let mut absent = vec![libc::SYS_clone3];
     absent.extend(GAP);
     if config.memory.is_some() {
-        // Memory that lies in no process and in no folder could not be added up by the guest.
+        // Memory that lies in no process and in no folder could not be added up by the guest: the
+        // kernel's own for sets of semaphores and queues of messages neither.
         absent.extend([libc::SYS_memfd_create, libc::SYS_shmget]);
+        absent.extend([libc::SYS_semget, libc::SYS_msgget]);
     }
     absent
 }

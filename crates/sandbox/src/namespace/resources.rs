@@ -95,7 +95,8 @@ pub(super) fn describe(limits: &Limits, groups: &ControlGroups, room: ByteSize) 
 fn instead_of(controller: Controller, limits: &Limits, groups: &ControlGroups) -> Option<String> {
     match controller {
         Controller::Memory => Some(format!(
-            "at most {} of memory (added up by the guest, which ends the largest process)",
+            "at most {} of memory (added up by the guest, which ends the largest process; what the kernel \
+             holds for sockets, pipes and open files does not count)",
             limits.memory
         )),
         Controller::Processes => Some(format!("at most {} processes (rlimit)", limits.processes)),
