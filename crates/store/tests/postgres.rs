@@ -13,6 +13,7 @@ use std::time::Duration;
 use bellglass_protocol::event::EndStatus;
 use bellglass_protocol::view::JobStatus;
 use bellglass_store::{PostgresStore, Store as _, StoreError};
+use futures::FutureExt as _;
 use support::{finished, output, steps_job, verified_kinds, worker};
 use test_database::TestDatabase;
 use test_server::TestServer;
@@ -204,6 +205,17 @@ async fn leases_that_ran_out_while_the_database_was_away_are_left_to_their_holde
     // What was given back is free at once.
     holder.release_leases(&worker("a")).await.unwrap();
     assert!(taker.claim_next_job(&worker("b"), LEASE).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_starts_while_the_database_is_away_waits_for_it() {
+    let server = TestServer::start();
+    server.stop("fast");
+    let mut opening = Box::pin(PostgresStore::open(&server.url, None));
+    // Asked once, it has tried to connect, and was refused.
+    assert!(opening.as_mut().now_or_never().is_none());
+    server.start_again();
+    opening.await.unwrap().ping().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -68,10 +68,11 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Opens the database at `postgres://USER@HOST:PORT/DATABASE` and brings its schema up to date.
-    /// The password may be in the address or given apart.
+    /// The password may be in the address or given apart. A database that is away is waited for a
+    /// while: after a power cut everything starts at once.
     pub async fn open(url: &str, password: Option<&str>) -> Result<Self, StoreError> {
         let options = open::options(url, password)?;
-        open::migrate(&options).await?;
+        open::migrate_patiently(&options).await?;
         let connection = open::connect(&options).await?;
         let listener = news::listen(&options).await?;
         let readers = open::Pools::of(&options);

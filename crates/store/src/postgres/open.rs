@@ -1,12 +1,13 @@
 //! Opens a PostgreSQL database: how connections are made, and which schema it has.
 
 use std::str::FromStr as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool, SqlStr};
 
+use super::fault::{Backoff, Fault};
 use crate::StoreError;
 
 /// Connecting takes no longer than this, or it is tried anew.
@@ -64,8 +65,31 @@ pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, 
     }
 }
 
+/// How long somebody who starts waits for a database that is away.
+const OPENS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Brings the schema up to date, and waits for a database that does not answer yet.
+pub(super) async fn migrate_patiently(options: &PgConnectOptions) -> Result<(), StoreError> {
+    let (begun, mut backoff) = (Instant::now(), Backoff::default());
+    let mut is_said = false;
+    loop {
+        match migrate(options).await {
+            Err(error)
+                if Fault::of(&error) == Fault::Connection && begun.elapsed() < OPENS_WITHIN =>
+            {
+                let seconds = OPENS_WITHIN.as_secs();
+                if !std::mem::replace(&mut is_said, true) {
+                    tracing::warn!(%error, seconds, "the database does not answer; waiting for it");
+                }
+            }
+            migrated => return migrated,
+        }
+        backoff.wait().await;
+    }
+}
+
 /// Brings the schema up to date. Of many that start at once one does it, under an advisory lock.
-pub(super) async fn migrate(options: &PgConnectOptions) -> Result<(), StoreError> {
+async fn migrate(options: &PgConnectOptions) -> Result<(), StoreError> {
     // The wait for somebody else's migration is not cut short by our limits.
     let patient = options.clone().options([("lock_timeout", "0")]);
     let mut connection = connect(&patient).await?;
