@@ -78,7 +78,7 @@ pub(crate) enum Command {
     /// Build and look at sandbox images
     #[command(subcommand)]
     Image(Image),
-    /// Check the hash chain of a job's log
+    /// Check the hash chain of a job's log, or of the audit log
     Verify(Verify),
     /// Say what this host can and cannot give, and how to fix it
     Doctor(Doctor),
@@ -471,8 +471,11 @@ pub(crate) enum Image {
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     /// A job's id, or a file with its log as JSONL (an agent.log)
-    #[arg(value_name = "JOB-or-FILE")]
-    pub(crate) log: String,
+    #[arg(value_name = "JOB-or-FILE", required_unless_present = "audit")]
+    pub(crate) log: Option<String>,
+    /// Check the audit log instead, which `GET /audit` gives; in FILE, if one is named
+    #[arg(long)]
+    pub(crate) audit: bool,
     #[command(flatten)]
     pub(crate) storage: Storage,
 }

@@ -21,8 +21,9 @@ use bellglass_server::{
     let_go_of_idle_readers,
 };
 use bellglass_store::{Store, StoreError};
-use bellglass_worker::{Embedder, LiveSandbox, LiveSandboxes, Used};
+use bellglass_worker::{Embedder, LiveSandbox, LiveSandboxes, Past, Used};
 use bytes::Bytes;
+use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -94,20 +95,21 @@ impl LiveJobs for LiveFiles {
     async fn write(
         &self,
         job: JobId,
+        by: &str,
         path: &str,
         executable: bool,
         data: BoxStream<'static, io::Result<Bytes>>,
     ) -> Result<(), LiveError> {
-        let LiveSandbox { guest, writes, .. } = self.sandbox(job)?;
-        let _permit = permit(&writes)?;
-        let data = end_when_idle(data, IDLE);
-        guest.write_file(path, executable, data).await.map_err(live_error)
+        let sandbox = self.sandbox(job)?;
+        let permit = permit(&sandbox.writes)?;
+        let data = end_when_idle(data, IDLE).boxed();
+        sandbox.write_file(by, path, executable, data, permit).await.map_err(not_let_in)
     }
 
-    async fn delete(&self, job: JobId, path: &str) -> Result<(), LiveError> {
-        let LiveSandbox { guest, writes, .. } = self.sandbox(job)?;
-        let _permit = permit(&writes)?;
-        guest.delete_file(path).await.map_err(live_error)
+    async fn delete(&self, job: JobId, by: &str, path: &str) -> Result<(), LiveError> {
+        let sandbox = self.sandbox(job)?;
+        let permit = permit(&sandbox.writes)?;
+        sandbox.delete_file(by, path, permit).await.map_err(not_let_in)
     }
 
     fn tools(&self) -> Vec<ToolListing> {
@@ -159,14 +161,15 @@ impl LiveJobs for LiveFiles {
     /// A mind that hears the log knows what the job's own mind knew then.
     async fn context(&self, job: JobId, at: Option<u64>) -> Result<Value, StoreError> {
         let mut mind = TaskMind::new(u64::MAX, Budget::default(), Vec::new());
+        let past = Past::of_job(&*self.store, job).await?;
         let (mut after, last) = (0, at.unwrap_or(u64::MAX));
         loop {
-            let page = self.store.events_after(job, after, PAGE).await?;
-            let wanted = page.iter().take_while(|sealed| sealed.event.seq <= last);
+            let page = past.events_after(&*self.store, job, after, PAGE).await?;
+            let wanted = page.iter().take_while(|placed| placed.event.seq <= last);
             let mut heard = 0;
-            for sealed in wanted {
-                mind.take_in(&sealed.event);
-                after = sealed.event.seq;
+            for placed in wanted {
+                mind.take_in(&placed.event);
+                after = placed.event.seq;
                 heard += 1;
             }
             if heard < page.len() || page.is_empty() {
@@ -202,5 +205,6 @@ fn not_let_in(error: bellglass_worker::LiveError) -> LiveError {
         bellglass_worker::LiveError::Taken(by) => LiveError::Taken(by),
         bellglass_worker::LiveError::Store(StoreError::JobEnded) => LiveError::NotRunning,
         bellglass_worker::LiveError::Store(error) => LiveError::Broken(error.to_string()),
+        error @ bellglass_worker::LiveError::Interrupted => LiveError::Broken(error.to_string()),
     }
 }

@@ -261,6 +261,13 @@ impl EventPrinter {
             EventBody::ToolUsed { by, call, .. } => {
                 self.line(text, DIM, &format!("● {} used {}", safe(by), call.name()));
             }
+            EventBody::FileWritten { by, path, bytes, .. } => {
+                let (by, path) = (safe(by), safe(path));
+                self.line(text, DIM, &format!("● {by} wrote {path} ({bytes} bytes)"));
+            }
+            EventBody::FileDeleted { by, path } => {
+                self.line(text, DIM, &format!("● {} deleted {}", safe(by), safe(path)));
+            }
             EventBody::LiveOpened { by, place } => {
                 let place = place.to_string();
                 self.line(text, DIM, &format!("● {} opened {}", safe(by), safe(&place)));

@@ -16,7 +16,11 @@ pub struct LinkHash([u8; 32]);
 impl LinkHash {
     /// Where a job's chain begins. It depends on the job, so no event fits into another's log.
     pub fn root(job: JobId) -> Self {
-        Self(Sha256::digest(format!("bellglass job {job}")).into())
+        Self::of(format!("bellglass job {job}").as_bytes())
+    }
+
+    pub(crate) fn of(text: &[u8]) -> Self {
+        Self(Sha256::digest(text).into())
     }
 
     pub fn as_bytes(&self) -> &[u8; 32] {
@@ -45,20 +49,53 @@ const HASH_FIELD: &str = ",\"hash\":\"";
 
 /// Puts an event behind `previous`.
 pub fn seal(event: Event, previous: LinkHash) -> SealedEvent {
+    let (line, hash) = seal_line(&event, previous);
+    SealedEvent { event, line, hash }
+}
+
+/// The line of anything that stands in a chain, and its hash.
+pub(crate) fn seal_line(content: &impl Serialize, previous: LinkHash) -> (String, LinkHash) {
     #[derive(Serialize)]
-    struct Line<'a> {
+    struct Line<'a, T> {
         #[serde(flatten)]
-        event: &'a Event,
+        content: &'a T,
         prev: String,
     }
-    let mut line = serde_json::to_string(&Line { event: &event, prev: previous.hex() })
+    let mut line = serde_json::to_string(&Line { content, prev: previous.hex() })
         .expect("an event is always writable as JSON");
-    let hash = LinkHash(Sha256::digest(line.as_bytes()).into());
+    let hash = LinkHash::of(line.as_bytes());
     line.pop();
     line.push_str(HASH_FIELD);
     line.push_str(&hash.hex());
     line.push_str("\"}");
-    SealedEvent { event, line, hash }
+    (line, hash)
+}
+
+/// What a line whose text matches its hash says of its place in the chain.
+pub(crate) struct CheckedLink {
+    /// The hash that it gives as the one of the line before it.
+    pub(crate) previous: String,
+    pub(crate) hash: LinkHash,
+}
+
+pub(crate) fn checked_link(text: &str, line: u64) -> Result<CheckedLink, ChainError> {
+    #[derive(Deserialize)]
+    struct Seal {
+        prev: String,
+        hash: String,
+    }
+    let seal: Seal = serde_json::from_str(text)
+        .map_err(|error| ChainError::NotAnEvent { line, reason: error.to_string() })?;
+    let ending = format!("{HASH_FIELD}{}\"}}", seal.hash);
+    let body = text.strip_suffix(&ending).ok_or(ChainError::Altered { line })?;
+    let mut hasher = Sha256::new();
+    hasher.update(body.as_bytes());
+    hasher.update(b"}");
+    let hash = LinkHash(hasher.finalize().into());
+    match hash.hex() == seal.hash {
+        true => Ok(CheckedLink { previous: seal.prev, hash }),
+        false => Err(ChainError::Altered { line }),
+    }
 }
 
 /// What is wrong with a log.
@@ -91,34 +128,18 @@ impl Verifier {
 
     /// Takes the next line and returns its event if all is well up to here.
     pub fn line(&mut self, text: &str) -> Result<Event, ChainError> {
-        #[derive(Deserialize)]
-        struct Seal {
-            prev: String,
-            hash: String,
-        }
         self.lines += 1;
         let line = self.lines;
-        let not_an_event =
-            |error: serde_json::Error| ChainError::NotAnEvent { line, reason: error.to_string() };
-        let event: Event = serde_json::from_str(text).map_err(not_an_event)?;
-        let seal: Seal = serde_json::from_str(text).map_err(not_an_event)?;
-
-        let ending = format!("{HASH_FIELD}{}\"}}", seal.hash);
-        let body = text.strip_suffix(&ending).ok_or(ChainError::Altered { line })?;
-        let mut hasher = Sha256::new();
-        hasher.update(body.as_bytes());
-        hasher.update(b"}");
-        let hash = LinkHash(hasher.finalize().into());
-        if hash.hex() != seal.hash {
-            return Err(ChainError::Altered { line });
-        }
+        let event: Event = serde_json::from_str(text)
+            .map_err(|error| ChainError::NotAnEvent { line, reason: error.to_string() })?;
+        let link = checked_link(text, line)?;
 
         let job = *self.job.get_or_insert(event.job);
         let previous = self.previous.unwrap_or_else(|| LinkHash::root(job));
-        if event.job != job || event.seq != line || previous.hex() != seal.prev {
+        if event.job != job || event.seq != line || previous.hex() != link.previous {
             return Err(ChainError::Broken { line });
         }
-        self.previous = Some(hash);
+        self.previous = Some(link.hash);
         Ok(event)
     }
 

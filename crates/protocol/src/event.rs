@@ -135,6 +135,12 @@ pub enum EventBody {
     LiveOpened { by: String, place: LivePlace },
     /// A person works with the desktop. Calls of the job that would do so wait.
     #[serde(rename = "desktop.taken")]
+    /// Somebody else than the job's mind put a file into the workspace, or replaced one.
+    #[serde(rename = "file.written")]
+    FileWritten { by: String, path: String, bytes: u64, sha256: String },
+    /// Somebody else than the job's mind deleted a file or a folder of the workspace.
+    #[serde(rename = "file.deleted")]
+    FileDeleted { by: String, path: String },
     DesktopTaken { by: String },
     /// The desktop is the job's again.
     #[serde(rename = "desktop.returned")]
@@ -238,6 +244,8 @@ impl EventBody {
             Self::DesktopReturned { .. } => "desktop.returned",
             Self::ApprovalRequested { .. } => "approval.requested",
             Self::ApprovalDecided { .. } => "approval.decided",
+            Self::FileWritten { .. } => "file.written",
+            Self::FileDeleted { .. } => "file.deleted",
             Self::ModelSaid { .. } => "model.said",
             Self::MemoryKept { .. } => "memory.kept",
             Self::MemoryRecalled { .. } => "memory.recalled",
@@ -287,6 +295,10 @@ pub struct ResultSummary {
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+    /// Under which name it is kept. Older logs do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub artifact: Option<String>,
 pub struct JobEnd {
     pub status: EndStatus,
     /// Numbers of the steps that failed, timed out or were cancelled.

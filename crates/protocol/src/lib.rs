@@ -4,6 +4,7 @@
 //! What comes out of a sandbox is decoded here and nowhere else, so every bound on it is here too.
 
 pub mod approval;
+pub mod audit;
 pub mod cage;
 pub mod chain;
 pub mod checkpoint;

@@ -333,7 +333,9 @@ impl JobView {
             | EventBody::RestoreRequested { .. }
             | EventBody::RestoreFailed { .. }
             | EventBody::WorkspaceRestored { .. } => {}
-            EventBody::ToolUsed { .. } => self.losses_without_progress = 0,
+            EventBody::ToolUsed { .. }
+            | EventBody::FileWritten { .. }
+            | EventBody::FileDeleted { .. } => self.losses_without_progress = 0,
             EventBody::DesktopTaken { by } => self.desktop_taken_by = Some(by.clone()),
             EventBody::DesktopReturned { .. } => self.desktop_taken_by = None,
             EventBody::MemoryKept { usage, cost_usd, .. } => {

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek};
 
-use bellglass_protocol::id::JobId;
 use bellglass_protocol::step::check_workspace_path;
 use bellglass_protocol::wire::{Entry, EntryKind};
 use bellglass_store::artifacts::{ArtifactError, ArtifactKey, Artifacts, run_apart};
@@ -32,15 +31,15 @@ pub(crate) enum ArchiveError {
 /// How many may read at once. Each has a thread, and holds all names of its ZIP in memory.
 pub(crate) const MOST_READERS: usize = 32;
 
-/// What stands at `path` in the ZIP of `job`. A file's data is read as it is asked for, and the
+/// What stands at `path` in a ZIP. A file's data is read as it is asked for, and the
 /// place is free again when that is over.
 pub(crate) async fn read(
     artifacts: &Artifacts,
-    job: JobId,
+    key: &ArtifactKey,
     path: String,
     place: OwnedSemaphorePermit,
 ) -> Result<LiveContent, ArchiveError> {
-    let file = artifacts.open_seekable(&ArtifactKey::result(job)).await?;
+    let file = artifacts.open_seekable(key).await?;
     let (answer, answered) = oneshot::channel();
     let served = run_apart(move || {
         let _place = place;

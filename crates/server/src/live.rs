@@ -25,17 +25,19 @@ use crate::mcp::{ToolAnswer, ToolListing};
 pub trait LiveJobs: Send + Sync + 'static {
     async fn read(&self, job: JobId, path: &str) -> Result<LiveContent, LiveError>;
 
-    /// Creates a file or replaces its content. If `data` ends with an error, nothing may be left
-    /// in the file's place that looks whole.
+    /// Creates a file or replaces its content, and records who did. If `data` ends with an error,
+    /// nothing may be left in the file's place that looks whole.
     async fn write(
         &self,
         job: JobId,
+        by: &str,
         path: &str,
         executable: bool,
         data: BoxStream<'static, io::Result<Bytes>>,
     ) -> Result<(), LiveError>;
 
-    async fn delete(&self, job: JobId, path: &str) -> Result<(), LiveError>;
+    /// Deletes a file or a folder, and records who did.
+    async fn delete(&self, job: JobId, by: &str, path: &str) -> Result<(), LiveError>;
 
     /// The tools that every sandbox has.
     fn tools(&self) -> Vec<ToolListing>;

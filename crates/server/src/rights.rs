@@ -91,7 +91,7 @@ pub(crate) fn needed(method: &Method, template: &str) -> Option<Right> {
         }
 
         ("GET" | "POST", "/tokens") => Right::Administer,
-        ("DELETE", "/tokens/{token}") => Right::Administer,
+        ("DELETE", "/tokens/{token}") | ("GET", "/audit") => Right::Administer,
         _ => return None,
     })
 }

@@ -16,9 +16,9 @@ use utoipa_axum::routes;
 use crate::apps::{AppDomain, AppKey, Apps, Passes};
 use crate::archive;
 use crate::controllers::{
-    apps as app_pages, cancel, changes, checkpoints, context, desktop, events, files, forks, jobs,
-    mcp, memories, memory, network, offer, operations, pages, result, schedule, sessions, share,
-    status, steering, steps, terminal, tokens,
+    apps as app_pages, audit, cancel, changes, checkpoints, context, desktop, events, files, forks,
+    jobs, mcp, memories, memory, network, offer, operations, pages, result, schedule, sessions,
+    share, status, steering, steps, terminal, tokens,
 };
 use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
@@ -64,6 +64,7 @@ pub(crate) fn api() -> OpenApiRouter<SharedServer> {
         .routes(routes!(sessions::show, sessions::begin, sessions::end))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
+        .routes(routes!(audit::read))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))
         .routes(routes!(operations::metrics))

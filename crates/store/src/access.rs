@@ -1,6 +1,7 @@
 //! Who may use the server, whose the jobs are, and how much a user has used: what is kept about it.
 //!
-//! Knows neither HTTP nor how a token looks: it keeps hashes, and keys that others made.
+//! Knows neither HTTP nor how a token looks: it keeps hashes, and keys that others made. Who changes
+//! something stands in the audit log, which is written together with the change.
 
 use std::fmt;
 
@@ -8,19 +9,19 @@ use async_trait::async_trait;
 use bellglass_protocol::id::JobId;
 use jiff::Timestamp;
 
-use crate::{Memory, StoreError};
+use crate::{LogEnd, Memory, StoreError};
 
 /// The part of a store that knows people.
 #[async_trait]
 pub trait Access: Send + Sync {
     /// Keeps a token. Durable when this returns.
-    async fn add_token(&self, token: Token, hash: TokenHash) -> Result<(), StoreError>;
+    async fn add_token(&self, token: Token, hash: TokenHash, by: &str) -> Result<(), StoreError>;
 
     /// The tokens that were given to people, oldest first, also those that have run out; no sessions.
     async fn tokens(&self) -> Result<Vec<Token>, StoreError>;
 
     /// Takes a token away, and with it every session that was begun with it. `false` if there is none.
-    async fn revoke_token(&self, id: &str) -> Result<bool, StoreError>;
+    async fn revoke_token(&self, id: &str, by: &str) -> Result<bool, StoreError>;
 
     /// The token or session of this hash, if it still holds at this moment.
     async fn find_token(
@@ -44,13 +45,24 @@ pub trait Access: Send + Sync {
     async fn share_key(&self, job: JobId) -> Result<Option<ShareKey>, StoreError>;
 
     /// Gives the job this key if it has none yet, and returns the one that it then has.
-    async fn keep_share_key(&self, job: JobId, key: ShareKey) -> Result<ShareKey, StoreError>;
+    async fn keep_share_key(
+        &self,
+        job: JobId,
+        key: ShareKey,
+        by: &str,
+    ) -> Result<ShareKey, StoreError>;
 
     /// Takes the key away: no link that was sealed with it opens anything from now on.
-    async fn drop_share_key(&self, job: JobId) -> Result<(), StoreError>;
+    async fn drop_share_key(&self, job: JobId, by: &str) -> Result<(), StoreError>;
 
     /// One memory, whoever it belongs to.
     async fn memory(&self, id: i64) -> Result<Option<Memory>, StoreError>;
+
+    /// Lines of the audit log after number `after`, at most `limit`; none only at the end.
+    async fn audit_after(&self, after: u64, limit: u32) -> Result<Vec<String>, StoreError>;
+
+    /// Where the audit log ends, which is kept beside its lines.
+    async fn end_of_audit(&self) -> Result<LogEnd, StoreError>;
 }
 
 /// What is known about a token.
@@ -117,7 +129,8 @@ impl fmt::Debug for ShareKey {
     }
 }
 
-/// What may happen to tokens and keys. The answer says whether anything did.
+/// What may happen to tokens and keys. The answer says whether anything did; a job that has a key
+/// already keeps it, and that counts.
 #[derive(Debug)]
 pub(crate) enum AccessChange {
     AddToken(Token, TokenHash),

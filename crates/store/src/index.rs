@@ -149,6 +149,8 @@ impl IndexRow {
             | EventBody::ToolAnswered { .. }
             | EventBody::ToolStarted { .. }
             | EventBody::ToolUsed { .. }
+            | EventBody::FileWritten { .. }
+            | EventBody::FileDeleted { .. }
             | EventBody::LiveOpened { .. }
             | EventBody::DesktopTaken { .. }
             | EventBody::DesktopReturned { .. }
@@ -284,7 +286,13 @@ mod tests {
             worker: WorkerId::new(format!("w{n}")),
             generation: Generation(n),
         };
-        let result = ResultSummary { bytes: 1, sha256: "x".into(), entries: 1, skipped: vec![] };
+        let result = ResultSummary {
+            bytes: 1,
+            sha256: "x".into(),
+            entries: 1,
+            skipped: vec![],
+            artifact: None,
+        };
         let end = JobEnd { status: EndStatus::Failed, failed_steps: vec![2], error: None };
         for body in [
             EventBody::Resumed { by: "nobody".into() },

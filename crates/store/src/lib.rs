@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod artifacts;
+mod audit;
 pub mod checkpoints;
 mod error;
 mod group;
@@ -175,10 +176,11 @@ pub trait Store: access::Access + Send + Sync + 'static {
         id: i64,
         text: String,
         vector: Option<Vec<f32>>,
+        by: &str,
     ) -> Result<Option<Memory>, StoreError>;
 
     /// Forgets a memory. `None` if there is none.
-    async fn delete_memory(&self, id: i64) -> Result<Option<Memory>, StoreError>;
+    async fn delete_memory(&self, id: i64, by: &str) -> Result<Option<Memory>, StoreError>;
 
     /// Memories, the best first.
     async fn memories(&self, query: &MemoryQuery) -> Result<Vec<Memory>, StoreError>;

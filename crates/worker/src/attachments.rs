@@ -2,7 +2,7 @@
 //!
 //! What the guest offers is hostile: how many, how large and of what type is bounded here.
 
-use bellglass_protocol::id::{CallId, JobId};
+use bellglass_protocol::id::{CallId, Generation, JobId};
 use bellglass_protocol::step::Attachment;
 use bellglass_protocol::wire::{
     MAX_ATTACHMENT, MAX_ATTACHMENTS, MAX_MEDIA_TYPE, OfferedAttachment,
@@ -18,7 +18,7 @@ use crate::hands::{HandsError, describe, from_client};
 pub(crate) async fn store(
     guest: &GuestClient,
     artifacts: &Artifacts,
-    job: JobId,
+    (job, claim): (JobId, Generation),
     n: u32,
     offered: &[OfferedAttachment],
     mut room: u64,
@@ -32,7 +32,7 @@ pub(crate) async fn store(
         }
         let Some(content) = read(guest, &id, index, most).await? else { continue };
         let number = stored.len() as u32 + 1;
-        let key = ArtifactKey::step_attachment(job, n, number);
+        let key = ArtifactKey::step_attachment(job, n, number).written_under(claim);
         let bytes = content.len() as u64;
         let kept = artifacts.put(&key, content).await;
         kept.map_err(|error| HandsError::Disk(describe(&error)))?;

@@ -156,7 +156,8 @@ async fn pack(
     additions.extend(traces(sandbox.guest()).await);
     additions.extend(contexts(shared, log.job).await);
     let limit = spec.limits.disk.0;
-    let packing = pack_workspace(sandbox.guest(), &shared.artifacts, log.job, limit, additions);
+    let holder = (log.job, log.generation);
+    let packing = pack_workspace(sandbox.guest(), &shared.artifacts, holder, limit, additions);
     let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
     tokio::select! {
         packed = packing => match packed {

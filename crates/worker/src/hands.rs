@@ -183,9 +183,10 @@ impl SandboxHands<'_> {
             outcome.full_output = Some(self.store_text(n, text).await?);
         }
         if !offered.is_empty() {
-            let (guest, job, room) = (self.sandbox.guest(), self.log.job, self.room());
+            let (guest, room) = (self.sandbox.guest(), self.room());
+            let holder = (self.log.job, self.log.generation);
             outcome.attachments =
-                attachments::store(guest, self.artifacts, job, n, &offered, room).await?;
+                attachments::store(guest, self.artifacts, holder, n, &offered, room).await?;
             self.kept += outcome.attachments.iter().map(|attachment| attachment.bytes).sum::<u64>();
         }
         Ok((outcome, memory_kills))
@@ -239,7 +240,7 @@ impl SandboxHands<'_> {
     /// Stores the whole of an answer of which the record holds a part.
     async fn store_text(&mut self, n: u32, text: String) -> Result<String, HandsError> {
         self.kept += text.len() as u64;
-        let key = ArtifactKey::step_output(self.log.job, n);
+        let key = ArtifactKey::step_output(self.log.job, n).written_under(self.log.generation);
         let stored = self.artifacts.put(&key, text.into()).await;
         stored.map(|()| key.as_str().to_owned()).map_err(|error| HandsError::Disk(describe(&error)))
     }
@@ -247,7 +248,7 @@ impl SandboxHands<'_> {
     /// Stores a long output in full. Returns the artifact's key.
     async fn store_output(&mut self, n: u32, spool: Spool) -> Result<String, HandsError> {
         self.kept += spool.bytes() - spool.let_go();
-        let key = ArtifactKey::step_output(self.log.job, n);
+        let key = ArtifactKey::step_output(self.log.job, n).written_under(self.log.generation);
         let mut writer = self.artifacts.writer(key.clone());
         let stored = run_apart(move || {
             spool.copy_to(&mut writer).map_err(|error| error.to_string())?;

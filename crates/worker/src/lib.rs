@@ -19,6 +19,7 @@ mod live_output;
 mod mcp;
 mod memory;
 mod outcome;
+mod on_behalf;
 mod pack;
 mod past;
 mod pictures;
@@ -34,10 +35,12 @@ mod world;
 mod zip_names;
 
 pub use control::Taken;
-pub use live::{LiveError, LiveSandbox, LiveSandboxes, LiveTerminal, LiveTunnel, Used};
+pub use live::{LiveError, LiveSandbox, LiveSandboxes, LiveTerminal, LiveTunnel};
 pub use mcp::OperatorServer;
 pub use memory::Embedder;
 pub use queue::{Worker, WorkerSettings};
+pub use on_behalf::Used;
+pub use past::{Past, Placed};
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -4,24 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use bellglass_protocol::event::EventBody;
-use bellglass_protocol::id::{CallId, JobId};
+use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{JobSpec, Limits, Screen};
-use bellglass_protocol::step::{OutputStream, StepOutcome};
-use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::tunnel::{Inside, LivePlace, MAX_TUNNELS, Terminal};
-use bellglass_sandbox::client::{ClientError, GuestClient, OpenTerminal, OutputSink, Tunnel};
+use bellglass_sandbox::client::{ClientError, GuestClient, OpenTerminal, Tunnel};
 use bellglass_store::StoreError;
-use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::attachments;
-use crate::capture::Capture;
 use crate::control::{DesktopControl, Taken};
-use crate::hands::{GUEST_GRACE, describe};
 use crate::job_log::JobLog;
-use crate::outcome;
+use crate::on_behalf::MOST_CALLS;
 
 /// A register of running sandboxes. Clones share it.
 #[derive(Clone, Default)]
@@ -34,9 +27,9 @@ pub struct LiveSandboxes(Arc<RwLock<HashMap<JobId, LiveSandbox>>>);
 #[derive(Clone)]
 pub struct LiveSandbox {
     pub guest: GuestClient,
-    log: JobLog,
-    limits: Limits,
-    calls: Arc<Semaphore>,
+    pub(crate) log: JobLog,
+    pub(crate) limits: Limits,
+    pub(crate) calls: Arc<Semaphore>,
     pub reads: Arc<Semaphore>,
     pub writes: Arc<Semaphore>,
     /// Places for streams into the sandbox.
@@ -71,6 +64,9 @@ pub enum LiveError {
     Store(#[from] StoreError),
     #[error("{0} works with the desktop")]
     Taken(String),
+    /// This process is ending.
+    #[error("it was interrupted, and nobody knows how far it came")]
+    Interrupted,
 }
 
 /// Files on their way at once, each way.
@@ -103,35 +99,6 @@ impl LiveSandboxes {
         self.0.write().expect("no code panics while it holds this lock").insert(job, sandbox);
         metrics::gauge!("bellglass_sandboxes_running").increment(1.0);
         Presence { register: self.clone(), job, control }
-    }
-}
-
-impl LiveSandbox {
-    /// Runs a tool for somebody who is not the job's mind, and writes down that it did. The error is
-    /// for that somebody.
-    pub async fn use_tool(&self, by: &str, call: ToolCall) -> Result<Used, String> {
-        let Ok(_permit) = self.calls.try_acquire() else {
-            return Err(format!("{MOST_CALLS} calls are under way in this sandbox; wait for one"));
-        };
-        let mut keeper = Heard(Capture::new(self.log.recording()));
-        let time = call.timeout().unwrap_or(self.limits.step_time).duration();
-        let id = CallId::unique();
-        let called = self.guest.call(&id, &call, time, 0, &mut keeper);
-        let called = match tokio::time::timeout(time + GUEST_GRACE, called).await {
-            Ok(called) => called.map_err(|error| describe(&error)),
-            Err(_) => Err("the guest did not keep the call's time limit".into()),
-        };
-        let given = match &called {
-            Ok(result) => attachments::take(&self.guest, &id, &result.attachments).await,
-            Err(_) => Ok(Vec::new()),
-        };
-        // Whatever came of it, nobody asks for it again.
-        let _ = self.guest.forget_call(&id).await;
-        let outcome = outcome::of_result(&keeper.0, called?, None);
-        let given = given.map_err(|error| error.to_string())?;
-        let used = EventBody::ToolUsed { by: by.into(), call, outcome: Box::new(outcome.clone()) };
-        self.log.append_soon(vec![used]).await.map_err(|error| error.to_string())?;
-        Ok(Used { outcome, given })
     }
 }
 
@@ -178,31 +145,18 @@ impl LiveSandbox {
                 return Ok(());
             }
         }
-        Ok(self.log.append_soon(vec![EventBody::LiveOpened { by: by.into(), place }]).await?)
+        let opened = EventBody::LiveOpened { by: by.into(), place: place.clone() };
+        let noted = self.log.append_soon(vec![opened]).await;
+        if noted.is_err() {
+            // What may not stand in the log is said again next time.
+            let mut visits = self.visits.lock().expect("no code panics while it holds this lock");
+            visits.remove(&(by.to_owned(), place));
+        }
+        Ok(noted?)
     }
 
     fn place(&self) -> Result<OwnedSemaphorePermit, LiveError> {
         self.tunnels.clone().try_acquire_owned().map_err(|_| LiveError::Full)
-    }
-}
-
-/// What came of a call for somebody who is not the job's mind.
-pub struct Used {
-    pub outcome: StepOutcome,
-    /// What it gave beside text, each with its type. Kept by nobody else.
-    pub given: Vec<(String, Bytes)>,
-}
-
-/// Calls at once, beside those of the job's mind.
-const MOST_CALLS: usize = 8;
-
-struct Heard(Capture);
-
-#[async_trait]
-impl OutputSink for Heard {
-    async fn output(&mut self, stream: OutputStream, piece: Bytes) -> std::io::Result<()> {
-        self.0.push(stream, &piece);
-        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::io;
 
 use bellglass_protocol::event::ResultSummary;
-use bellglass_protocol::id::JobId;
+use bellglass_protocol::id::{Generation, JobId};
 use bellglass_protocol::wire::Packed;
 use bellglass_sandbox::client::{ClientError, GuestClient};
 use bellglass_store::StoreError;
@@ -45,7 +45,7 @@ pub(crate) struct Addition {
 pub(crate) async fn pack_workspace(
     guest: &GuestClient,
     artifacts: &Artifacts,
-    job: JobId,
+    (job, claim): (JobId, Generation),
     limit: u64,
     additions: Vec<Addition>,
 ) -> Result<ResultSummary, PackError> {
@@ -53,8 +53,10 @@ pub(crate) async fn pack_workspace(
     let pieces = futures::stream::try_unfold(packing, async |mut packing| {
         Ok(packing.next().await?.map(|packed| (packed, packing)))
     });
-    let writer = artifacts.writer(ArtifactKey::result(job));
-    pack(Box::pin(pieces), writer, Allowance::new(limit), additions).await
+    let key = ArtifactKey::result(job).written_under(claim);
+    let writer = artifacts.writer(key.clone());
+    let packed = pack(Box::pin(pieces), writer, Allowance::new(limit), additions).await?;
+    Ok(ResultSummary { artifact: Some(key.as_str().to_owned()), ..packed })
 }
 
 async fn pack(
@@ -132,7 +134,7 @@ fn zip(
             Some(Piece::Complete { note }) => {
                 let Finished { writer, sha256, entries, skipped } = archive.finish(note)?;
                 let bytes = writer.finish()?;
-                return Ok(ResultSummary { bytes, sha256, entries, skipped });
+                return Ok(ResultSummary { bytes, sha256, entries, skipped, artifact: None });
             }
             // The guest's side failed and says why there; dropping the writer leaves nothing.
             None => {

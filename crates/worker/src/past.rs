@@ -1,7 +1,7 @@
 //! A job's log with what came before it: a fork of a task goes on from the log of another job, as if
 //! both were one. Numbers count on from one log to the next.
 
-use bellglass_protocol::event::Event;
+use bellglass_protocol::event::{Event, EventBody};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::JobSpec;
 use bellglass_store::{Store, StoreError};
@@ -11,13 +11,13 @@ const DEEPEST: usize = 64;
 
 /// The logs before a job's own, the oldest first, each with how far it was heard.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Past(Vec<(JobId, u64)>);
+pub struct Past(Vec<(JobId, u64)>);
 
 /// An event, and where it really stands.
-pub(crate) struct Placed {
-    pub(crate) event: Event,
-    pub(crate) job: JobId,
-    pub(crate) seq: u64,
+pub struct Placed {
+    pub event: Event,
+    pub job: JobId,
+    pub seq: u64,
 }
 
 impl Past {
@@ -32,12 +32,21 @@ impl Past {
             logs.push((next.job, heard));
             let first = store.events_after(next.job, 0, 1).await?;
             fork = first.into_iter().find_map(|sealed| match sealed.event.body {
-                bellglass_protocol::event::EventBody::Scheduled { spec } => spec.fork,
+                EventBody::Scheduled { spec } => spec.fork,
                 _ => None,
             });
         }
         logs.reverse();
         Ok(Self(logs))
+    }
+
+    /// The same for a job of which only the id is known.
+    pub async fn of_job(store: &dyn Store, job: JobId) -> Result<Self, StoreError> {
+        let first = store.events_after(job, 0, 1).await?;
+        match first.first().map(|sealed| &sealed.event.body) {
+            Some(EventBody::Scheduled { spec }) => Self::of(store, spec).await,
+            _ => Ok(Self::default()),
+        }
     }
 
     /// How many events came before the first of the job's own.
@@ -51,7 +60,7 @@ impl Past {
     }
 
     /// Events after a number, in order, at most `limit`; none only at the end.
-    pub(crate) async fn events_after(
+    pub async fn events_after(
         &self,
         store: &dyn Store,
         own: JobId,

@@ -44,12 +44,19 @@ pub(crate) async fn record_loss(
         events.push(EventBody::StepFinished { n, outcome: Box::new(outcome) });
     }
     events.push(EventBody::SandboxLost { reason, kept });
+    // What was kept of its steps is void with them. Looked for before the line that makes it so: what is
+    // there afterwards may be the next worker's.
+    let void = match kept {
+        None => shared.artifacts.left_by(log.job).await,
+        Some(_) => Ok(Vec::new()),
+    };
     log.append(events).await?;
-    if kept.is_none() {
-        // What was kept of its steps is void with them.
-        if let Err(error) = shared.artifacts.delete_job(log.job).await {
-            tracing::warn!(job = %log.job, %error, "could not delete the output of a lost sandbox");
-        }
+    let deleted = match void {
+        Ok(void) => shared.artifacts.delete(log.job, void).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = deleted {
+        tracing::warn!(job = %log.job, %error, "could not delete the output of a lost sandbox");
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub(crate) struct JobWorld<'a> {
     ends: BTreeMap<u32, (JobId, u64)>,
     /// The step to which somebody wants the workspace to go back.
     restore_wanted: Option<u32>,
-    /// Somebody else than the mind used a tool that may have changed files.
+    /// Somebody else than the mind did something that may have changed files.
     touched: bool,
     /// MCP servers whose tools the model may use.
     servers: Vec<Connected>,
@@ -84,12 +84,12 @@ impl World for JobWorld<'_> {
 
     async fn step_output(&mut self, n: u32) -> Result<Option<String>, HandsError> {
         let Some(outcome) = self.outcome(n).await? else { return Ok(None) };
-        if outcome.full_output.is_none() {
+        let Some(name) = outcome.full_output else {
             let both = outcome.stdout + &outcome.stderr;
             return Ok(Some(if both.is_empty() { outcome.output } else { both }));
-        }
+        };
         let job = self.ends.get(&n).map_or(self.hands.log.job, |(job, _)| *job);
-        let key = ArtifactKey::step_output(job, n);
+        let Some(key) = ArtifactKey::named(job, &name) else { return Ok(None) };
         let disk = |error: &dyn std::fmt::Display| HandsError::Disk(error.to_string());
         let found = self.hands.artifacts.get(&key, Some(0..MOST_OUTPUT)).await;
         let mut body = found.map_err(|error| disk(&error))?;
@@ -102,7 +102,7 @@ impl World for JobWorld<'_> {
 
     async fn picture(&mut self, picture: &Picture) -> Result<Option<LoadedPicture>, HandsError> {
         let mut jobs = self.past.jobs().chain([self.hands.log.job]);
-        let key = jobs.find_map(|job| ArtifactKey::attachment_of(job, &picture.artifact));
+        let key = jobs.find_map(|job| ArtifactKey::named(job, &picture.artifact));
         let Some(key) = key else { return Ok(None) };
         // Whatever is wrong with it, a picture is nothing that a job fails of.
         let read = self.hands.artifacts.read(&key, MAX_ATTACHMENT).await;
@@ -229,6 +229,9 @@ impl<'a> JobWorld<'a> {
                     self.restore_wanted = Some(*step);
                 }
                 EventBody::ToolUsed { call, .. } => self.touched |= may_change_files(call),
+                EventBody::FileWritten { .. } | EventBody::FileDeleted { .. } => {
+                    self.touched = true;
+                }
                 EventBody::WorkspaceRestored { why: RestoreCause::Request, .. }
                 | EventBody::RestoreFailed { .. } => self.restore_wanted = None,
                 _ => {}

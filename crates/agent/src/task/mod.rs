@@ -447,6 +447,8 @@ impl Mind for TaskMind {
             let is_over = state.concluded;
             let extract = if is_over { self.extract(now) } else { None };
             return extract.unwrap_or_else(|| Effect::Finish(end.clone()));
+            | EventBody::FileWritten { .. }
+            | EventBody::FileDeleted { .. }
         }
         // A step that runs is finished whatever else is wanted.
         if let Some(call) = state.pending.front()

@@ -155,7 +155,9 @@ pub(super) async fn save_result(
     job: JobId,
     output: &Path,
 ) -> anyhow::Result<bool> {
-    let Ok(mut body) = installation.artifacts.get(&ArtifactKey::result(job), None).await else {
+    let Some(result) = installation.store.outline(job).await?.result else { return Ok(false) };
+    let key = ArtifactKey::of_result(job, &result);
+    let Ok(mut body) = installation.artifacts.get(&key, None).await else {
         return Ok(false);
     };
     let file = tokio::fs::File::create(output).await;

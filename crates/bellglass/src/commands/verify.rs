@@ -1,7 +1,9 @@
-//! `bellglass verify`: proves that a job's log is as it was written.
+//! `bellglass verify`: proves that a job's log, or the audit log, is as it was written.
 
 use std::path::Path;
 
+use anyhow::Context as _;
+use bellglass_protocol::audit::AuditVerifier;
 use bellglass_protocol::chain::{ChainError, Verifier};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::view::JobView;
@@ -18,12 +20,14 @@ pub(super) async fn verify(
     flags: &cli::Verify,
     format: Format,
 ) -> anyhow::Result<Exit> {
-    let log = match flags.log.parse::<JobId>() {
+    if flags.audit {
+        return verify_audit(config, flags, format).await;
+    }
+    let named = flags.log.as_deref().unwrap_or_default();
+    let log = match named.parse::<JobId>() {
         Ok(job) => read_store(config, flags, job).await?,
-        Err(_) if Path::new(&flags.log).is_file() => {
-            let text = std::fs::read(&flags.log)?;
-            let text = String::from_utf8_lossy(&text);
-            Log { job: None, end: None, lines: text.lines().map(str::to_owned).collect() }
+        Err(_) if Path::new(named).is_file() => {
+            Log { job: None, end: None, lines: read_lines(named)? }
         }
         Err(invalid) => anyhow::bail!("{invalid}, and there is no file of that name"),
     };
@@ -52,6 +56,65 @@ pub(super) async fn verify(
         (Format::Text, Err(error)) => println!("the chain is BROKEN: {error}"),
     }
     Ok(if checked.is_ok() { Exit::Success } else { Exit::JobFailed })
+}
+
+async fn verify_audit(
+    config: &Config,
+    flags: &cli::Verify,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    let (end, lines) = match &flags.log {
+        Some(file) => (None, read_lines(file)?),
+        None => {
+            let data = config.data(flags.storage.data.as_ref())?;
+            let store = config.storage()?.open_to_read(&data).await?;
+            // The end first: what is done meanwhile only makes the log longer.
+            let (end, mut lines) = (store.end_of_audit().await?, Vec::new());
+            loop {
+                let page = store.audit_after(lines.len() as u64, 1000).await?;
+                if page.is_empty() {
+                    break (Some(end), lines);
+                }
+                lines.extend(page);
+            }
+        }
+    };
+    let checked = check_audit(&lines, end.as_ref());
+    match (format, &checked) {
+        (Format::Json, Ok((entries, hash))) => {
+            print_json(&json!({ "valid": true, "entries": entries, "last_hash": hash }))?;
+        }
+        (Format::Json, Err(error)) => {
+            print_json(&json!({ "valid": false, "error": error.to_string() }))?;
+        }
+        (Format::Text, Ok((entries, hash))) => {
+            println!("the audit log is whole: {entries} entries");
+            println!("last hash: {hash}");
+        }
+        (Format::Text, Err(error)) => println!("the audit log is BROKEN: {error}"),
+    }
+    Ok(if checked.is_ok() { Exit::Success } else { Exit::JobFailed })
+}
+
+/// The number of entries and the last hash of an audit log that is whole.
+fn check_audit(lines: &[String], end: Option<&LogEnd>) -> Result<(u64, String), ChainError> {
+    let mut verifier = AuditVerifier::default();
+    for line in lines {
+        let seq = verifier.line(line)?.seq;
+        if end.is_some_and(|end| end.seq == seq && end.hash != verifier.last_hash()) {
+            return Err(ChainError::Broken { line: seq });
+        }
+    }
+    let (lines, hash) = verifier.finish();
+    match end {
+        Some(end) if lines < end.seq => Err(ChainError::Shortened { lines, written: end.seq }),
+        _ => Ok((lines, hash)),
+    }
+}
+
+fn read_lines(file: &str) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read(file).with_context(|| format!("failed to read {file}"))?;
+    Ok(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
 }
 
 /// A log, from wherever it was read.

@@ -4,8 +4,10 @@
 //! events and never for time to pass.
 
 mod approvals;
+mod audit;
 mod bad_input;
 mod browsing;
+mod bucket;
 mod cancelling;
 mod checkpoints;
 mod cleanup;

@@ -40,7 +40,7 @@ async fn old_jobs_are_forgotten_but_not_what_another_goes_on_from() {
     let other = server.run(&json!({ "steps": [shell("echo gone > file")] })).await;
     let other = text(&other, "job_id").to_owned();
     let has_result = |server: &TestServer, job: &str| {
-        server.data().join("artifacts/jobs").join(job).join("output.zip").exists()
+        server.data().join("artifacts/jobs").join(job).join("g1/output.zip").exists()
     };
     assert!(has_result(&server, &parent) && has_result(&server, &other));
 

@@ -15,7 +15,9 @@ use crate::problem::{ApiError, Problem};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Moment {
-    /// The number of an event: the conversation as it was after it. As it is now without one.
+    /// The number of an event: the conversation as it was after it. As it is now without one. In a
+    /// fork that goes on with another job's conversation, numbers count on from that job's log, as in
+    /// `context/NUMBER.json` of the result.
     at: Option<u64>,
 }
 

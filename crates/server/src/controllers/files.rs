@@ -9,11 +9,13 @@ use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::step::{ToolError, check_workspace_path, workspace_relative};
 use bellglass_protocol::wire::{Entry, EntryKind};
+use bellglass_store::artifacts::ArtifactKey;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::archive::{self, ArchiveError};
+use crate::caller::Caller;
 use crate::extract::{
     FilePath, JobPath, Parameters, limited_stream, refuse_declared_length, switch,
 };
@@ -120,7 +122,7 @@ pub(crate) struct WriteParameters {
 
 /// Write a file of a running job
 ///
-/// The body is the file's content. Missing folders are made.
+/// The body is the file's content. Missing folders are made. The log says who wrote which file.
 #[utoipa::path(
     put, path = "/jobs/{id}/files/{*path}", operation_id = "write_file", tag = "files",
     params(
@@ -140,6 +142,7 @@ pub(crate) struct WriteParameters {
 )]
 pub(crate) async fn write(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     FilePath(path): FilePath,
     Parameters(parameters): Parameters<WriteParameters>,
@@ -151,7 +154,8 @@ pub(crate) async fn write(
     refuse_declared_length(&headers, limit)?;
     let executable = parameters.executable.unwrap_or(false);
     let (data, too_large) = limited_stream(body, limit);
-    let written = server.app.live.write(job, path, executable, data).await;
+    let by = caller.actor("user");
+    let written = server.app.live.write(job, &by, path, executable, data).await;
     if too_large.load(Ordering::Relaxed) {
         return Err(ApiError::BodyTooLarge(limit));
     }
@@ -178,11 +182,12 @@ pub(crate) async fn write(
 )]
 pub(crate) async fn delete(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     FilePath(path): FilePath,
 ) -> Result<StatusCode, ApiError> {
     let path = checked(&path)?;
-    match server.app.live.delete(job, path).await {
+    match server.app.live.delete(job, &caller.actor("user"), path).await {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
         Err(error) => Err(refusal(&server, job, path, error).await?),
     }
@@ -201,13 +206,14 @@ async fn answer(server: &Server, job: JobId, path: &str) -> Result<Response, Api
         Ok(found) => found,
         Err(LiveError::NotRunning) => {
             let outline = app.store.outline(job).await?;
-            if outline.result.is_none() {
+            let Some(result) = &outline.result else {
                 let over = outline.status.is_terminal();
                 return Err(if over { ApiError::ResultMissing } else { ApiError::NotStarted });
-            }
+            };
+            let key = ArtifactKey::of_result(job, result);
             let place = server.archive_readers.clone().try_acquire_owned();
             let place = place.map_err(|_| ApiError::FilesBusy)?;
-            let read = archive::read(&app.artifacts, job, path.to_owned(), place).await;
+            let read = archive::read(&app.artifacts, &key, path.to_owned(), place).await;
             read.map_err(|error| match error {
                 ArchiveError::NotFound => ApiError::FileNotFound(path.to_owned()),
                 other => {

@@ -163,7 +163,7 @@ pub(crate) async fn change(
     let ChangedMemory { text } = read_object(&server, &headers, body, "text").await?;
     let text = checked(&server, &text)?;
     let vector = server.app.live.meaning(&text).await;
-    let changed = server.app.store.edit_memory(id, text, vector).await?;
+    let changed = server.app.store.edit_memory(id, text, vector, &caller.actor("user")).await?;
     changed.map(|memory| Json(memory.into())).ok_or(ApiError::MemoryNotFound)
 }
 
@@ -182,7 +182,7 @@ pub(crate) async fn forget(
     Path(memory): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let id = theirs(&server, &caller, &memory).await?;
-    let gone = server.app.store.delete_memory(id).await?;
+    let gone = server.app.store.delete_memory(id, &caller.actor("user")).await?;
     gone.map(|_| StatusCode::NO_CONTENT).ok_or(ApiError::MemoryNotFound)
 }
 

@@ -1,6 +1,7 @@
 //! One file for each resource of the API.
 
 pub(crate) mod apps;
+pub(crate) mod audit;
 pub(crate) mod cancel;
 pub(crate) mod changes;
 pub(crate) mod checkpoints;

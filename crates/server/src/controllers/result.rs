@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bellglass_protocol::event::ResultSummary;
 use bellglass_protocol::id::JobId;
 use bellglass_store::JobOutline;
 use bellglass_store::artifacts::ArtifactKey;
@@ -58,7 +59,7 @@ pub(crate) async fn download(
         return Ok(response);
     }
     if method == Method::GET
-        && let Some(link) = link(app, &outline).await?
+        && let Some(link) = link(app, &outline, result).await?
     {
         *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
         response.headers_mut().insert(header::LOCATION, link);
@@ -76,7 +77,8 @@ pub(crate) async fn download(
         response.headers_mut().insert(header::CONTENT_RANGE, value);
     }
     if method != Method::HEAD {
-        let body = app.artifacts.get(&ArtifactKey::result(job), range).await.map_err(|error| {
+        let key = ArtifactKey::of_result(job, result);
+        let body = app.artifacts.get(&key, range).await.map_err(|error| {
             tracing::error!(%job, error = &error as &dyn std::error::Error, "a result cannot be read");
             ApiError::Internal
         })?;
@@ -86,8 +88,13 @@ pub(crate) async fn download(
 }
 
 /// Where the client gets the ZIP without us, if it is kept where that can be done.
-async fn link(app: &App, outline: &JobOutline) -> Result<Option<HeaderValue>, ApiError> {
-    let link = app.artifacts.link(&ArtifactKey::result(outline.id), &file_name(outline)).await;
+async fn link(
+    app: &App,
+    outline: &JobOutline,
+    result: &ResultSummary,
+) -> Result<Option<HeaderValue>, ApiError> {
+    let key = ArtifactKey::of_result(outline.id, result);
+    let link = app.artifacts.link(&key, &file_name(outline)).await;
     let link = link.map_err(|error| {
         tracing::error!(job = %outline.id, error = &error as &dyn std::error::Error, "no link to a result can be made");
         ApiError::Internal

@@ -83,7 +83,7 @@ pub(crate) async fn begin(
         ..Token::clone(&token)
     };
     let (secret, hash) = generate(SESSION);
-    server.app.store.add_token(begun, hash).await?;
+    server.app.store.add_token(begun, hash, &token.user).await?;
     Ok(with_cookie(session::begin_kept(&secret, end.duration_since(now), &headers)))
 }
 
@@ -115,7 +115,7 @@ pub(crate) async fn end(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     if let Some(Caller::Holder { token, .. }) = guard::in_session(&server, &headers).await? {
-        server.app.store.revoke_token(&token.id).await?;
+        server.app.store.revoke_token(&token.id, &token.user).await?;
         server.revoked.send_replace(());
     }
     Ok(with_cookie(session::end(&headers)))

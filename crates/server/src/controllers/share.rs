@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use super::schedule::must_be_json;
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::{JobPath, object_of, read_body};
 use crate::links;
 use crate::problem::{ApiError, Problem};
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
 )]
 pub(crate) async fn share(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     headers: HeaderMap,
     body: Body,
@@ -86,7 +88,8 @@ pub(crate) async fn share(
     let seconds = expires_in.get().ceil() as i64;
     let until = Timestamp::now().as_second().saturating_add(seconds);
     let expires_at = Timestamp::from_second(until).map_err(|_| ApiError::Internal)?;
-    let key = server.app.store.keep_share_key(job, ShareKey(random())).await?;
+    let key =
+        server.app.store.keep_share_key(job, ShareKey(random()), &caller.actor("user")).await?;
     let text = ShareLink { job, until, files, output }.sealed(&key);
     let url = format!("/share/{text}");
     Ok((StatusCode::CREATED, Json(Shared { job_id: job, url, expires_at, files, output })))
@@ -106,10 +109,11 @@ pub(crate) async fn share(
 )]
 pub(crate) async fn unshare(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
 ) -> Result<StatusCode, ApiError> {
     server.app.store.owner(job).await?;
-    server.app.store.drop_share_key(job).await?;
+    server.app.store.drop_share_key(job, &caller.actor("user")).await?;
     server.revoked.send_replace(());
     Ok(StatusCode::NO_CONTENT)
 }

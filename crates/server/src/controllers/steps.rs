@@ -40,8 +40,9 @@ pub(crate) async fn output(
     let app = &server.app;
     let step = find_step(&*app.store, job, n).await?.ok_or(ApiError::StepNotFound(n))?;
     let mut response = Body::empty().into_response();
-    if step.full_output.is_some() {
-        let output = app.artifacts.get(&ArtifactKey::step_output(job, n), None).await;
+    if let Some(name) = &step.full_output {
+        let key = ArtifactKey::named(job, name).ok_or(ApiError::Internal)?;
+        let output = app.artifacts.get(&key, None).await;
         let output = output.map_err(|error| {
             tracing::error!(%job, n, error = &error as &dyn std::error::Error, "a step's output cannot be read");
             ApiError::Internal
@@ -82,7 +83,8 @@ pub(crate) async fn attachment(
     let app = &server.app;
     let step = find_step(&*app.store, job, n).await?.ok_or(ApiError::StepNotFound(n))?;
     let found = step.attachments.into_iter().nth(k as usize - 1).ok_or(ApiError::NotFound)?;
-    let content = app.artifacts.get(&ArtifactKey::step_attachment(job, n, k), None).await;
+    let key = ArtifactKey::named(job, &found.artifact).ok_or(ApiError::Internal)?;
+    let content = app.artifacts.get(&key, None).await;
     let content = content.map_err(|error| {
         tracing::error!(%job, n, k, error = &error as &dyn std::error::Error, "an attachment cannot be read");
         ApiError::Internal

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::extract::read_object;
 use crate::problem::{ApiError, Problem};
 use crate::token::{TOKEN, generate, new_id};
@@ -111,7 +112,7 @@ pub(crate) struct CreatedToken {
 }
 
 /// Events say by these names that something was done by the program itself, or by somebody unknown.
-const OURS: [&str; 6] = ["user", "api", "mcp", "plan", "approval", "question"];
+const OURS: [&str; 7] = ["user", "api", "mcp", "plan", "approval", "question", "retention"];
 
 /// List the tokens that were made
 #[utoipa::path(
@@ -139,6 +140,7 @@ pub(crate) async fn list(State(server): State<SharedServer>) -> Result<Json<Toke
 )]
 pub(crate) async fn create(
     State(server): State<SharedServer>,
+    caller: Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<CreatedToken>), ApiError> {
@@ -173,7 +175,7 @@ pub(crate) async fn create(
         expires_at: lifetime.map(|time| now + time),
     };
     let (text, hash) = generate(TOKEN);
-    server.app.store.add_token(token.clone(), hash).await?;
+    server.app.store.add_token(token.clone(), hash, &caller.actor("user")).await?;
     Ok((StatusCode::CREATED, Json(CreatedToken { token: text, known: token.into() })))
 }
 
@@ -190,9 +192,10 @@ pub(crate) async fn create(
 )]
 pub(crate) async fn revoke(
     State(server): State<SharedServer>,
+    caller: Caller,
     Path(token): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    match server.app.store.revoke_token(&token).await? {
+    match server.app.store.revoke_token(&token, &caller.actor("user")).await? {
         true => {
             server.revoked.send_replace(());
             Ok(StatusCode::NO_CONTENT)

@@ -145,7 +145,8 @@ impl Harness {
         let bytes = zip.len() as u64;
         self.artifacts.put(&ArtifactKey::result(claim.0), zip.into()).await.unwrap();
         let sha256 = "5e".repeat(32);
-        let result = ResultSummary { bytes, sha256, entries: 3, skipped: Vec::new() };
+        let result =
+            ResultSummary { bytes, sha256, entries: 3, skipped: Vec::new(), artifact: None };
         self.append(claim, EventBody::ResultStored { result }).await;
     }
 
@@ -263,6 +264,7 @@ impl LiveJobs for MapOfFiles {
     async fn write(
         &self,
         job: JobId,
+        _: &str,
         path: &str,
         executable: bool,
         data: BoxStream<'static, io::Result<Bytes>>,
@@ -281,7 +283,7 @@ impl LiveJobs for MapOfFiles {
         Ok(())
     }
 
-    async fn delete(&self, job: JobId, path: &str) -> Result<(), LiveError> {
+    async fn delete(&self, job: JobId, _: &str, path: &str) -> Result<(), LiveError> {
         let mut jobs = self.0.lock().unwrap();
         let files = jobs.get_mut(&job).ok_or(LiveError::NotRunning)?;
         files.remove(path).map(drop).ok_or_else(|| refuse("not_found", "it is not there"))

@@ -215,6 +215,29 @@ impl Artifacts {
         Ok(())
     }
 
+    /// What a job has left behind so far, for [`Self::delete`]. What a later holder of the job writes is
+    /// never among it.
+    pub async fn left_by(&self, job: JobId) -> Result<Vec<ArtifactKey>, ArtifactError> {
+        let found = self.store.list(Some(&key::folder_of(job))).map_ok(|object| object.location);
+        let found: Result<Vec<Path>, _> = found.try_collect().await;
+        let found = found.map_err(|source| ArtifactError::NotDeleted { job, source })?;
+        let ours = found.into_iter().filter(key::is_written_by_one);
+        Ok(ours.map(ArtifactKey::of_path).collect())
+    }
+
+    /// Deletes artifacts of a job. It is no error if they are gone.
+    pub async fn delete(&self, job: JobId, keys: Vec<ArtifactKey>) -> Result<(), ArtifactError> {
+        let paths = futures::stream::iter(keys).map(|key| Ok(key.path().clone())).boxed();
+        let mut deleted = self.store.delete_stream(paths);
+        while let Some(outcome) = deleted.next().await {
+            match outcome {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(source) => return Err(ArtifactError::NotDeleted { job, source }),
+            }
+        }
+        Ok(())
+    }
+
     async fn head(&self, key: &ArtifactKey) -> Result<ObjectMeta, ArtifactError> {
         self.store.head(key.path()).await.map_err(|error| key.error("look at", error))
     }

@@ -10,6 +10,7 @@ use bellglass_protocol::view::JobStatus;
 use tokio::sync::oneshot;
 
 use crate::access::AccessChange;
+use crate::audit::Wanted;
 use crate::index::IndexRow;
 use crate::memory::{Memory, MemoryChange};
 use crate::{Steering, StoreError};
@@ -26,8 +27,8 @@ pub(crate) enum Operation {
     Release(Pending<Release, ()>),
     Claim(Pending<Claim, Option<(JobId, Generation)>>),
     ClaimOwn(Pending<ClaimOwn, Option<Generation>>),
-    Memory(Pending<MemoryChange, Option<Memory>>),
-    Access(Pending<AccessChange, bool>),
+    Memory(Pending<Wanted<MemoryChange>, Option<Memory>>),
+    Access(Pending<Wanted<AccessChange>, bool>),
     /// Keeps others from going on from a job that has ended.
     Retire(Pending<JobId, bool>),
     /// Removes a job that has ended.

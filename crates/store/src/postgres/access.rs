@@ -7,10 +7,11 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgPool, Row as _};
 
 use super::rows::{moment, natural, text};
-use super::{PostgresStore, memories, patiently};
+use super::{PostgresStore, audit, memories, patiently};
 use crate::access::{Access, AccessChange, Role, ShareKey, Token, TokenHash, Usage};
+use crate::audit::Wanted;
 use crate::group::operation::Operation;
-use crate::{Memory, StoreError};
+use crate::{LogEnd, Memory, StoreError};
 
 pub(super) async fn change(
     connection: &mut PgConnection,
@@ -44,7 +45,7 @@ pub(super) async fn change(
         }
         AccessChange::KeepShareKey(job, key) => sqlx::query(
             "INSERT INTO share_keys (job_id, key) SELECT id, $2::bytea FROM jobs WHERE id = $1
-             ON CONFLICT DO NOTHING",
+             ON CONFLICT (job_id) DO UPDATE SET key = share_keys.key",
         )
         .bind(job.uuid())
         .bind(key.0.as_slice()),
@@ -57,8 +58,9 @@ pub(super) async fn change(
 
 #[async_trait]
 impl Access for PostgresStore {
-    async fn add_token(&self, token: Token, hash: TokenHash) -> Result<(), StoreError> {
-        self.ask(Operation::Access, AccessChange::AddToken(token, hash)).await.map(drop)
+    async fn add_token(&self, token: Token, hash: TokenHash, by: &str) -> Result<(), StoreError> {
+        let wanted = Wanted::by(by, AccessChange::AddToken(token, hash));
+        self.ask(Operation::Access, wanted).await.map(drop)
     }
 
     async fn tokens(&self) -> Result<Vec<Token>, StoreError> {
@@ -74,8 +76,9 @@ impl Access for PostgresStore {
         patiently(read).await
     }
 
-    async fn revoke_token(&self, id: &str) -> Result<bool, StoreError> {
-        self.ask(Operation::Access, AccessChange::RevokeToken { id: id.to_owned() }).await
+    async fn revoke_token(&self, id: &str, by: &str) -> Result<bool, StoreError> {
+        let wanted = Wanted::by(by, AccessChange::RevokeToken { id: id.to_owned() });
+        self.ask(Operation::Access, wanted).await
     }
 
     async fn find_token(
@@ -103,17 +106,32 @@ impl Access for PostgresStore {
         patiently(|| share_key(&self.readers.short, job)).await
     }
 
-    async fn keep_share_key(&self, job: JobId, key: ShareKey) -> Result<ShareKey, StoreError> {
-        self.ask(Operation::Access, AccessChange::KeepShareKey(job, key)).await?;
+    async fn keep_share_key(
+        &self,
+        job: JobId,
+        key: ShareKey,
+        by: &str,
+    ) -> Result<ShareKey, StoreError> {
+        let wanted = Wanted::by(by, AccessChange::KeepShareKey(job, key));
+        self.ask(Operation::Access, wanted).await?;
         self.share_key(job).await?.ok_or(StoreError::NotFound(job))
     }
 
-    async fn drop_share_key(&self, job: JobId) -> Result<(), StoreError> {
-        self.ask(Operation::Access, AccessChange::DropShareKey(job)).await.map(drop)
+    async fn drop_share_key(&self, job: JobId, by: &str) -> Result<(), StoreError> {
+        let wanted = Wanted::by(by, AccessChange::DropShareKey(job));
+        self.ask(Operation::Access, wanted).await.map(drop)
     }
 
     async fn memory(&self, id: i64) -> Result<Option<Memory>, StoreError> {
         patiently(|| memories::one(&self.readers.short, id)).await
+    }
+
+    async fn audit_after(&self, after: u64, limit: u32) -> Result<Vec<String>, StoreError> {
+        patiently(|| audit::lines_after(&self.readers.short, after, limit)).await
+    }
+
+    async fn end_of_audit(&self) -> Result<LogEnd, StoreError> {
+        patiently(|| audit::end(&self.readers.short)).await.map(Into::into)
     }
 }
 

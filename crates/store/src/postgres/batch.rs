@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use sqlx::{PgConnection, Row as _};
 
 use super::link::DatabaseClock;
-use super::{access, memories, news, rows};
+use super::{access, audit, memories, news, rows};
+use crate::audit::Done;
 use crate::group::draft::{Draft, count_claims, jobs_named_by};
 use crate::group::operation::Operation;
 use crate::{Change, StoreError};
@@ -74,6 +75,7 @@ async fn decide_and_write(
 ) -> Result<Vec<Change>, StoreError> {
     let released = released_by(operations);
     let mut draft = Draft::of(rows::lock(connection, &jobs_named_by(operations), &released).await?);
+    let mut done = Vec::new();
     for operation in operations.iter_mut() {
         draft.decide(operation, now);
     }
@@ -84,15 +86,22 @@ async fn decide_and_write(
                 pending.answer = Some(Ok(()));
             }
             Operation::Memory(pending) => {
-                let changed = memories::change(connection, &pending.request, now).await?;
+                let wanted = &pending.request;
+                let changed = memories::change(connection, &wanted.change, now).await?;
+                let memory = changed.as_ref();
+                done.extend(memory.and_then(|memory| Done::to_memory(wanted, memory)));
                 pending.answer = Some(Ok(changed));
             }
             Operation::Access(pending) => {
-                let changed = access::change(connection, &pending.request, now).await?;
+                let wanted = &pending.request;
+                let changed = access::change(connection, &wanted.change, now).await?;
+                done.extend(changed.then(|| Done::to_access(wanted)));
                 pending.answer = Some(Ok(changed));
             }
             Operation::Forget(pending) => {
-                pending.answer = Some(Ok(rows::forget(connection, pending.request).await?));
+                let ended = rows::forget(connection, pending.request).await?;
+                pending.answer = Some(Ok(ended.is_some()));
+                done.extend(ended.map(|end| Done::to_forget(pending.request, end)));
             }
             _ => {}
         }
@@ -115,6 +124,7 @@ async fn decide_and_write(
         draft.claim(operations, best, now);
         write(connection, &mut draft).await?;
     }
+    audit::append(connection, done, now).await?;
     Ok(draft.changes())
 }
 

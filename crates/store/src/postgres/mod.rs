@@ -6,6 +6,7 @@
 //! is away for a while.
 
 mod access;
+mod audit;
 mod batch;
 mod fault;
 mod link;
@@ -30,6 +31,7 @@ use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use crate::audit::Wanted;
 use crate::group::operation::{
     Append, Cancel, ChangeNetwork, Claim, ClaimOwn, NewJob, Operation, Pending, Release, Renew,
     Steer,
@@ -303,7 +305,8 @@ impl Store for PostgresStore {
     }
 
     async fn add_memory(&self, new: NewMemory) -> Result<Option<Memory>, StoreError> {
-        self.ask(Operation::Memory, MemoryChange::Add(new)).await
+        let by = new.owner.clone().unwrap_or_else(|| "user".into());
+        self.ask(Operation::Memory, Wanted { by, change: MemoryChange::Add(new) }).await
     }
 
     async fn edit_memory(
@@ -311,12 +314,14 @@ impl Store for PostgresStore {
         id: i64,
         text: String,
         vector: Option<Vec<f32>>,
+        by: &str,
     ) -> Result<Option<Memory>, StoreError> {
-        self.ask(Operation::Memory, MemoryChange::Edit { id, text, vector }).await
+        let wanted = Wanted::by(by, MemoryChange::Edit { id, text, vector });
+        self.ask(Operation::Memory, wanted).await
     }
 
-    async fn delete_memory(&self, id: i64) -> Result<Option<Memory>, StoreError> {
-        self.ask(Operation::Memory, MemoryChange::Delete { id }).await
+    async fn delete_memory(&self, id: i64, by: &str) -> Result<Option<Memory>, StoreError> {
+        self.ask(Operation::Memory, Wanted::by(by, MemoryChange::Delete { id })).await
     }
 
     async fn memories(&self, query: &MemoryQuery) -> Result<Vec<Memory>, StoreError> {

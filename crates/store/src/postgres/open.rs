@@ -111,7 +111,7 @@ async fn migrate(options: &PgConnectOptions) -> Result<(), StoreError> {
 
 /// The schema's history, oldest first.
 fn migrations() -> Migrator {
-    const FILES: [(i64, &str, &str); 3] = [
+    const FILES: [(i64, &str, &str); 4] = [
         (
             1,
             "jobs, events, memories",
@@ -119,6 +119,7 @@ fn migrations() -> Migrator {
         ),
         (2, "access", include_str!("../../migrations/postgres/0002_access.sql")),
         (3, "forks", include_str!("../../migrations/postgres/0003_forks.sql")),
+        (4, "audit", include_str!("../../migrations/postgres/0004_audit.sql")),
     ];
     let migrations = FILES.map(|(version, description, sql)| {
         let sql = SqlStr::from_static(sql);

@@ -10,9 +10,9 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
-use crate::StoreError;
 use crate::group::draft::Line;
 use crate::index::IndexRow;
+use crate::{LogEnd, StoreError};
 
 /// Writes rows of the index, whether they are new or not.
 pub(super) async fn write_jobs(
@@ -188,17 +188,25 @@ pub(super) async fn retire(connection: &mut PgConnection, job: JobId) -> Result<
 }
 
 /// Removes a job that has ended, and all that refers to it.
-pub(super) async fn forget(connection: &mut PgConnection, job: JobId) -> Result<bool, StoreError> {
+pub(super) async fn forget(
+    connection: &mut PgConnection,
+    job: JobId,
+) -> Result<Option<LogEnd>, StoreError> {
     const ENDED: &str = "SELECT id FROM jobs WHERE id = $1 AND finished_at IS NOT NULL";
     for table in ["events", "share_keys"] {
         let statement = format!("DELETE FROM {table} WHERE job_id IN ({ENDED})");
         sqlx::query(AssertSqlSafe(statement)).bind(job.uuid()).execute(&mut *connection).await?;
     }
-    let forgotten = sqlx::query("DELETE FROM jobs WHERE id = $1 AND finished_at IS NOT NULL")
-        .bind(job.uuid())
-        .execute(connection)
-        .await?;
-    Ok(forgotten.rows_affected() > 0)
+    let forgotten = sqlx::query(
+        "DELETE FROM jobs WHERE id = $1 AND finished_at IS NOT NULL RETURNING last_seq, last_hash",
+    )
+    .bind(job.uuid())
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = forgotten else { return Ok(None) };
+    let hash = LinkHash::from_bytes(row.try_get(1)?)
+        .ok_or_else(|| StoreError::Corrupt(format!("the last hash of job {job} is no hash")))?;
+    Ok(Some(LogEnd { seq: natural(row.try_get(0)?)?, hash: hash.hex() }))
 }
 
 fn list_text(numbers: &[u32]) -> String {

@@ -5,7 +5,8 @@
 
 use sqlx::SqliteConnection;
 
-use super::{access, memories, rows};
+use super::{access, audit, memories, rows};
+use crate::audit::Done;
 use crate::group::draft::{Draft, count_claims, jobs_named_by};
 use crate::group::operation::Operation;
 use crate::index::now;
@@ -65,6 +66,7 @@ async fn decide_and_write(
     sqlx::query("BEGIN IMMEDIATE").execute(&mut *connection).await?;
     let now = now();
     let mut draft = Draft::of(rows::load(connection, &jobs_named_by(operations)).await?);
+    let mut done = Vec::new();
     for operation in operations.iter_mut() {
         draft.decide(operation, now);
     }
@@ -78,18 +80,25 @@ async fn decide_and_write(
                 pending.answer = Some(Ok(()));
             }
             Operation::Memory(pending) => {
-                let changed = memories::change(connection, &pending.request, now).await?;
+                let wanted = &pending.request;
+                let changed = memories::change(connection, &wanted.change, now).await?;
+                let memory = changed.as_ref();
+                done.extend(memory.and_then(|memory| Done::to_memory(wanted, memory)));
                 pending.answer = Some(Ok(changed));
             }
             Operation::Access(pending) => {
-                let changed = access::change(connection, &pending.request, now).await?;
+                let wanted = &pending.request;
+                let changed = access::change(connection, &wanted.change, now).await?;
+                done.extend(changed.then(|| Done::to_access(wanted)));
                 pending.answer = Some(Ok(changed));
             }
             Operation::Retire(pending) => {
                 pending.answer = Some(Ok(rows::retire(connection, pending.request).await?));
             }
             Operation::Forget(pending) => {
-                pending.answer = Some(Ok(rows::forget(connection, pending.request).await?));
+                let ended = rows::forget(connection, pending.request).await?;
+                pending.answer = Some(Ok(ended.is_some()));
+                done.extend(ended.map(|end| Done::to_forget(pending.request, end)));
             }
             _ => {}
         }
@@ -100,6 +109,7 @@ async fn decide_and_write(
         draft.claim(operations, best, now);
         write(connection, &mut draft).await?;
     }
+    audit::append(connection, done, now).await?;
     Ok(draft.changes())
 }
 

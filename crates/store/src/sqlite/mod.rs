@@ -4,6 +4,7 @@
 //! below it know only how to put it into a database file.
 
 mod access;
+mod audit;
 mod batch;
 mod memories;
 mod open;
@@ -26,6 +27,7 @@ use bellglass_protocol::view::{JobStatus, JobView};
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use crate::audit::Wanted;
 use crate::group::operation::{
     Append, Cancel, ChangeNetwork, Claim, ClaimOwn, NewJob, Operation, Pending, Release, Renew,
     Steer,
@@ -248,7 +250,8 @@ impl Store for SqliteStore {
     }
 
     async fn add_memory(&self, new: NewMemory) -> Result<Option<Memory>, StoreError> {
-        self.ask(Operation::Memory, MemoryChange::Add(new)).await
+        let by = new.owner.clone().unwrap_or_else(|| "user".into());
+        self.ask(Operation::Memory, Wanted { by, change: MemoryChange::Add(new) }).await
     }
 
     async fn edit_memory(
@@ -256,12 +259,14 @@ impl Store for SqliteStore {
         id: i64,
         text: String,
         vector: Option<Vec<f32>>,
+        by: &str,
     ) -> Result<Option<Memory>, StoreError> {
-        self.ask(Operation::Memory, MemoryChange::Edit { id, text, vector }).await
+        let wanted = Wanted::by(by, MemoryChange::Edit { id, text, vector });
+        self.ask(Operation::Memory, wanted).await
     }
 
-    async fn delete_memory(&self, id: i64) -> Result<Option<Memory>, StoreError> {
-        self.ask(Operation::Memory, MemoryChange::Delete { id }).await
+    async fn delete_memory(&self, id: i64, by: &str) -> Result<Option<Memory>, StoreError> {
+        self.ask(Operation::Memory, Wanted::by(by, MemoryChange::Delete { id })).await
     }
 
     async fn memories(&self, query: &MemoryQuery) -> Result<Vec<Memory>, StoreError> {

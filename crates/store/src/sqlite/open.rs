@@ -71,12 +71,13 @@ pub(super) async fn for_reading(path: &Path) -> Result<Readers, StoreError> {
 /// The schema's history, oldest first. Written out, because the macro that reads a folder brings
 /// the whole machinery of compile-time queries and a second SQLite into the build.
 fn migrations() -> Migrator {
-    const FILES: [(i64, &str, &str); 5] = [
+    const FILES: [(i64, &str, &str); 6] = [
         (1, "jobs and events", include_str!("../../migrations/sqlite/0001_jobs_and_events.sql")),
         (2, "outlines", include_str!("../../migrations/sqlite/0002_outlines.sql")),
         (3, "memories", include_str!("../../migrations/sqlite/0003_memories.sql")),
         (5, "access", include_str!("../../migrations/sqlite/0005_access.sql")),
         (6, "forks", include_str!("../../migrations/sqlite/0006_forks.sql")),
+        (7, "audit", include_str!("../../migrations/sqlite/0007_audit.sql")),
     ];
     let migrations = FILES.map(|(version, description, sql)| {
         let sql = SqlStr::from_static(sql);

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
-use crate::StoreError;
 use crate::group::draft::Line;
 use crate::group::operation::Release;
 use crate::index::IndexRow;
+use crate::{LogEnd, StoreError};
 
 /// Writes rows of the index, whether they are new or not.
 pub(super) async fn write_jobs(
@@ -201,7 +201,7 @@ pub(super) async fn retire(
 pub(super) async fn forget(
     connection: &mut SqliteConnection,
     job: JobId,
-) -> Result<bool, StoreError> {
+) -> Result<Option<LogEnd>, StoreError> {
     const ENDED: &str = "SELECT id FROM jobs WHERE id = $1 AND finished_at IS NOT NULL";
     for table in ["events", "share_keys"] {
         let statement = format!("DELETE FROM {table} WHERE job_id IN ({ENDED})");
@@ -210,11 +210,16 @@ pub(super) async fn forget(
             .execute(&mut *connection)
             .await?;
     }
-    let forgotten = sqlx::query("DELETE FROM jobs WHERE id = $1 AND finished_at IS NOT NULL")
-        .bind(job.to_string())
-        .execute(connection)
-        .await?;
-    Ok(forgotten.rows_affected() > 0)
+    let forgotten = sqlx::query(
+        "DELETE FROM jobs WHERE id = $1 AND finished_at IS NOT NULL RETURNING last_seq, last_hash",
+    )
+    .bind(job.to_string())
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = forgotten else { return Ok(None) };
+    let hash = LinkHash::from_bytes(row.try_get(1)?)
+        .ok_or_else(|| StoreError::Corrupt(format!("the last hash of job {job} is no hash")))?;
+    Ok(Some(LogEnd { seq: natural(row.try_get(0)?)?, hash: hash.hex() }))
 }
 
 fn list_text(numbers: &[u32]) -> String {

@@ -36,8 +36,8 @@ pub(crate) async fn tokens_hold_until_they_run_out_or_are_revoked(store: Arc<dyn
     let hash = |n| TokenHash([n; 32]);
     let forever = token("a", None, None);
     let brief = token("b", None, Some(moment(10)));
-    store.add_token(forever.clone(), hash(1)).await.unwrap();
-    store.add_token(brief.clone(), hash(2)).await.unwrap();
+    store.add_token(forever.clone(), hash(1), "ada").await.unwrap();
+    store.add_token(brief.clone(), hash(2), "ada").await.unwrap();
     let find = async |n, now| store.find_token(&hash(n), moment(now)).await.unwrap();
     assert_eq!(find(1, 1_000_000).await, Some(forever.clone()));
     assert_eq!(find(2, 9).await, Some(brief.clone()));
@@ -47,14 +47,14 @@ pub(crate) async fn tokens_hold_until_they_run_out_or_are_revoked(store: Arc<dyn
 
     // Sessions go with the token that they were begun with, and are not listed.
     let day = Some(moment(86_400));
-    store.add_token(token("s", Some("a"), day), hash(4)).await.unwrap();
+    store.add_token(token("s", Some("a"), day), hash(4), "ada").await.unwrap();
     assert!(find(4, 0).await.is_some());
     assert_eq!(store.tokens().await.unwrap().len(), 2);
-    assert!(store.revoke_token("a").await.unwrap());
-    assert!(!store.revoke_token("a").await.unwrap(), "it is gone already");
+    assert!(store.revoke_token("a", "ada").await.unwrap());
+    assert!(!store.revoke_token("a", "ada").await.unwrap(), "it is gone already");
     assert_eq!((find(1, 0).await, find(4, 0).await), (None, None));
     // Whoever logs in while the token is revoked gets nothing.
-    store.add_token(token("t", Some("a"), day), hash(5)).await.unwrap();
+    store.add_token(token("t", Some("a"), day), hash(5), "ada").await.unwrap();
     assert_eq!(find(5, 0).await, None);
 }
 
@@ -113,12 +113,16 @@ pub(crate) async fn a_share_key_is_kept_until_it_is_dropped(store: Arc<dyn Store
     let job = store.schedule(owned("ada")).await.unwrap();
     let (one, other) = (ShareKey([1; 32]), ShareKey([2; 32]));
     assert_eq!(store.share_key(job).await.unwrap(), None);
-    assert_eq!(store.keep_share_key(job, one.clone()).await.unwrap(), one);
-    assert_eq!(store.keep_share_key(job, other.clone()).await.unwrap(), one, "the first stays");
-    store.drop_share_key(job).await.unwrap();
+    assert_eq!(store.keep_share_key(job, one.clone(), "ada").await.unwrap(), one);
+    assert_eq!(
+        store.keep_share_key(job, other.clone(), "ada").await.unwrap(),
+        one,
+        "the first stays"
+    );
+    store.drop_share_key(job, "ada").await.unwrap();
     assert_eq!(store.share_key(job).await.unwrap(), None);
-    assert_eq!(store.keep_share_key(job, other.clone()).await.unwrap(), other);
-    let unknown = store.keep_share_key(JobId::generate(), one).await;
+    assert_eq!(store.keep_share_key(job, other.clone(), "ada").await.unwrap(), other);
+    let unknown = store.keep_share_key(JobId::generate(), one, "ada").await;
     assert!(matches!(unknown, Err(StoreError::NotFound(_))), "{unknown:?}");
 }
 

@@ -6,6 +6,7 @@ mod support;
 mod test_database;
 
 mod access;
+mod audit;
 mod cancelling;
 mod claiming;
 mod leases;
@@ -44,6 +45,7 @@ macro_rules! for_every_behaviour {
             access::what_a_user_has_used_is_counted,
             access::a_share_key_is_kept_until_it_is_dropped,
             access::projects_of_one_name_are_told_apart_by_whose_they_are,
+            audit::changes_of_the_server_are_in_one_chain,
             claiming::higher_priority_first_then_older,
             claiming::nothing_to_claim_is_no_error,
             claiming::no_job_is_claimed_twice,

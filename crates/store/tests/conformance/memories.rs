@@ -42,12 +42,13 @@ pub(crate) async fn memories_are_kept_found_and_forgotten(store: Arc<dyn Store>)
     let both = query("shop", Some("make"), Some([0.1, 0.9]));
     assert_eq!(texts(&*store, both).await, [tests, style]);
 
-    let edited = store.edit_memory(first.id, "Run just test.".into(), None).await.unwrap().unwrap();
+    let edited =
+        store.edit_memory(first.id, "Run just test.".into(), None, "ada").await.unwrap().unwrap();
     assert_eq!((edited.id, edited.text.as_str()), (first.id, "Run just test."));
     assert_eq!(texts(&*store, query("shop", Some("make"), None)).await, [""; 0]);
     assert_eq!(texts(&*store, query("shop", Some("just"), None)).await, ["Run just test."]);
-    assert!(store.delete_memory(first.id).await.unwrap().is_some());
-    assert!(store.delete_memory(first.id).await.unwrap().is_none());
-    assert!(store.edit_memory(first.id, "x".into(), None).await.unwrap().is_none());
+    assert!(store.delete_memory(first.id, "ada").await.unwrap().is_some());
+    assert!(store.delete_memory(first.id, "ada").await.unwrap().is_none());
+    assert!(store.edit_memory(first.id, "x".into(), None, "ada").await.unwrap().is_none());
     assert_eq!(texts(&*store, query("shop", Some("just"), None)).await, [""; 0]);
 }

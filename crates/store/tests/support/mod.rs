@@ -79,7 +79,13 @@ pub(crate) fn step_finished(n: u32, status: StepStatus) -> EventBody {
 }
 
 pub(crate) fn result_stored() -> EventBody {
-    let result = ResultSummary { bytes: 7, sha256: "x".into(), entries: 1, skipped: Vec::new() };
+    let result = ResultSummary {
+        bytes: 7,
+        sha256: "x".into(),
+        entries: 1,
+        skipped: Vec::new(),
+        artifact: None,
+    };
     EventBody::ResultStored { result }
 }
 
