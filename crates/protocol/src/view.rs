@@ -124,8 +124,7 @@ pub struct JobView {
     /// How often the job was claimed since it last came further than ever before.
     #[serde(skip)]
     pub claims_without_progress: u32,
-    /// How often a sandbox was lost since a step last came further than ever before, or somebody used a
-    /// tool in one.
+    /// Sandboxes lost since a step last came further than ever before, or somebody used one.
     #[serde(skip)]
     pub losses_without_progress: u32,
     /// The highest number of a step that was ever over, also in a sandbox that is gone.
@@ -535,14 +534,12 @@ mod tests {
 
     #[test]
     fn sandboxes_that_are_lost_one_after_another_are_counted() {
-        let done = |n| finished(n, StepStatus::Succeeded);
-        let interrupted = |n| finished(n, StepStatus::Interrupted);
+        let done = || finished(1, StepStatus::Succeeded);
         for (bodies, count) in [
-            (vec![lost(), lost()], 2),
-            (vec![lost(), done(1)], 0),
+            (vec![lost(), done()], 0),
             // Neither what was done before in another sandbox nor another answer is progress.
-            (vec![done(1), lost(), done(1), lost()], 2),
-            (vec![lost(), answered(), interrupted(1), lost()], 2),
+            (vec![done(), lost(), done(), lost()], 2),
+            (vec![lost(), answered(), finished(1, StepStatus::Interrupted), lost()], 2),
         ] {
             assert_eq!(folded(bodies, JobView::apply).losses_without_progress, count);
         }
