@@ -419,6 +419,12 @@ impl Config {
         })
     }
 
+    /// What holds for requests that other servers pass on: they have seen to all else.
+    pub(crate) fn relayed_settings(&self) -> ServerSettings {
+        let ServerSection { body_limit, upload_limit, .. } = self.file.server;
+        ServerSettings { body_limit, upload_limit, ..ServerSettings::default() }
+    }
+
     pub(crate) fn slots(&self, flag: Option<usize>) -> anyhow::Result<usize> {
         match flag.or(self.file.worker.slots) {
             Some(0) => bail!("`slots` must be at least 1"),

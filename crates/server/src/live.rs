@@ -14,6 +14,7 @@ use bellglass_store::StoreError;
 use bytes::Bytes;
 use futures::Sink;
 use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -110,7 +111,9 @@ pub enum LiveContent {
     Folder(Vec<Entry>),
 }
 
-#[derive(Debug, thiserror::Error)]
+/// Sent by workers to servers as it is.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LiveError {
     #[error("no sandbox of this job runs now")]
     NotRunning,

@@ -5,13 +5,12 @@ use std::io;
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
 use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::App;
-use crate::relay::{Seals, answer_sealed};
+use crate::relay::{self, Seals};
 use crate::router::build;
 use crate::vnc::{self, VncPorts};
 
@@ -47,16 +46,15 @@ pub async fn serve_on(listeners: Listeners, app: App, shutdown: impl Future) -> 
     vnc::serve_again(&server).await.map_err(io::Error::other)?;
     let internal = match (listeners.internal, seals) {
         (Some(listener), Some(seals)) => {
-            let sealed = from_fn_with_state(seals, answer_sealed);
-            Some((listener, router.clone().layer(sealed)))
+            Some((listener, relay::internal(router.clone(), server.clone(), seals)))
         }
         (Some(_), None) => return Err(io::Error::other("there is no cluster to listen for")),
         (None, _) => None,
     };
     let answering = async {
         tokio::try_join!(
-            answer(listeners.public.map(|listener| (listener, router)), &stopping),
-            answer(internal, &stopping),
+            answer(listeners.public.map(|listener| (listener, router)), at_once, &stopping),
+            answer(internal, relay::attend, &stopping),
         )
     };
     tokio::pin!(answering);
@@ -73,16 +71,24 @@ pub async fn serve_on(listeners: Listeners, app: App, shutdown: impl Future) -> 
     }
 }
 
+/// Events are small and must not wait for each other.
+fn at_once(connection: &TcpStream) -> io::Result<()> {
+    connection.set_nodelay(true)
+}
+
 /// Answers on one listener until the server stops. Without a listener there is nothing to do.
-async fn answer(at: Option<(TcpListener, Router)>, stopping: &CancellationToken) -> io::Result<()> {
+async fn answer(
+    at: Option<(TcpListener, Router)>,
+    make_ready: fn(&TcpStream) -> io::Result<()>,
+    stopping: &CancellationToken,
+) -> io::Result<()> {
     let Some((listener, router)) = at else {
         stopping.cancelled().await;
         return Ok(());
     };
-    let listener = listener.tap_io(|connection| {
-        // Events are small and must not wait for each other.
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY cannot be set");
+    let listener = listener.tap_io(move |connection| {
+        if let Err(error) = make_ready(connection) {
+            tracing::debug!(%error, "a connection keeps its usual settings");
         }
     });
     axum::serve(listener, router)

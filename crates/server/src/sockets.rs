@@ -16,7 +16,7 @@ const READ_BUFFER: usize = 4 << 10;
 
 /// How often a page is asked whether it is there, and how long it may be silent.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(20);
-const SILENCE: Duration = Duration::from_secs(65);
+pub(crate) const SILENCE: Duration = Duration::from_secs(65);
 
 /// The same upgrade with our bounds.
 pub(crate) fn bounded(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {

@@ -1,7 +1,7 @@
 //! `bellglass work`: a worker alone, on a store that it shares with servers and other workers.
 
 use anyhow::{Context as _, ensure};
-use bellglass_server::{Listeners, ServerSettings};
+use bellglass_server::Listeners;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +37,7 @@ pub(super) async fn work(
     let shutdown = CancellationToken::new();
     let pace = config.pace(slots, config.grace(Sharing::Shared));
     let (worker, worked) = start(installation.worker(pace), &shutdown);
-    let settings = ServerSettings::default();
+    let settings = config.relayed_settings();
     let app = app(config, &installation, settings, Some(&cluster), other_metrics)?;
     tokio::spawn(cancel_on_signal(shutdown.clone()));
     tokio::spawn(reload_on_signal(config.named.clone(), installation.network.clone()));

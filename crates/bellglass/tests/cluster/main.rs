@@ -12,6 +12,7 @@ mod relaying;
 mod support;
 mod takeover;
 mod verdict;
+mod visiting;
 
 /// Sandboxes that no job has asked for would be in the way of tests that count.
 const WARM: &str = "0";

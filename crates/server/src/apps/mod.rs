@@ -26,6 +26,7 @@ pub(crate) use pass::{Passes, Visitor};
 use refusal::Refusal;
 
 use crate::caller::Caller;
+use crate::relay::reach;
 use crate::{SharedServer, guard};
 
 /// Where an app's host turns a ticket into a cookie. No app is asked for it.
@@ -83,7 +84,7 @@ async fn serve(
             (still_let_in(server, visitor.token, now).await?, Some(visitor.opener))
         }
     };
-    let stream = server.app.live.connect(app.job, app.service.inside()).await?;
+    let stream = reach::connect(server, app.job, app.service.inside()).await?;
     let forwarded = proxy::forward(server, caller, stream, request).await;
     let mut response = forwarded.map_err(|_| Refusal::BadAnswer)?;
     keep_from_other_frames(response.headers_mut(), opener.as_deref());

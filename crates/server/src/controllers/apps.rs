@@ -19,6 +19,7 @@ use crate::caller::Caller;
 use crate::extract::JobPath;
 use crate::guard::named_host;
 use crate::problem::{ApiError, Problem};
+use crate::relay::reach;
 
 /// What listens in a sandbox.
 #[derive(Serialize, ToSchema)]
@@ -123,9 +124,8 @@ async fn open(
     let Asked { host, scheme, to } = asked;
     let domain = server.apps.domain.beside(&host).ok_or(ApiError::NoSandboxDomain)?;
     server.app.store.outline(app.job).await?;
-    if let Err(error) =
-        server.app.live.note_visit(app.job, &caller.actor("user"), app.service.place()).await
-    {
+    let (by, place) = (caller.actor("user"), app.service.place());
+    if let Err(error) = reach::note_visit(server, app.job, &by, place).await {
         return Err(refusal(server, app.job, "", error).await?);
     }
     let visitor = Visitor { opener: format!("{scheme}://{host}"), token: caller.token_hash() };

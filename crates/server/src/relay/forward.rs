@@ -12,6 +12,7 @@ use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
+use rustix::net::sockopt;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 
@@ -65,7 +66,7 @@ pub(super) async fn ask(
 ) -> Result<axum::http::Response<Incoming>, ForwardError> {
     let connection = tokio::time::timeout(CONNECT_TIME, TcpStream::connect(address));
     let connection = connection.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    connection.set_nodelay(true)?;
+    attend(&connection)?;
     let (mut sender, driver) = http1::handshake(TokioIo::new(connection)).await?;
     tokio::spawn(driver.with_upgrades());
 
@@ -98,6 +99,17 @@ async fn join(server: SharedServer, caller: Caller, client: OnUpgrade, worker: O
         () = standing::ended(server.clone(), caller) => {}
         () = server.stopping.cancelled() => {}
     }
+}
+
+/// Makes a connection between processes ready: nothing on it waits for more, and it ends within a minute when
+/// the machine at its other end is gone without a word.
+pub(crate) fn attend(connection: &TcpStream) -> io::Result<()> {
+    connection.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(connection, true)?;
+    sockopt::set_tcp_keepidle(connection, Duration::from_secs(20))?;
+    sockopt::set_tcp_keepintvl(connection, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepcnt(connection, 4)?;
+    Ok(())
 }
 
 /// What a client shows to prove who it is stays here, and no client seals for us.

@@ -26,6 +26,7 @@ use viewer::{Asked, FromViewer, Said, ToViewer};
 
 use crate::SharedServer;
 use crate::live::{LiveError, LiveStream, Taken};
+use crate::relay::reach;
 use crate::sockets::HEARTBEAT;
 
 /// How much of a picture goes into one message.
@@ -103,7 +104,7 @@ impl Showing {
     }
 
     async fn open(&self) -> Result<(LiveStream, Bytes), ShowError> {
-        let mut desktop = self.server.app.live.view_desktop(self.job, &self.by).await?;
+        let mut desktop = reach::view_desktop(&self.server, self.job, &self.by).await?;
         let said = handshake::with_server(&mut desktop).await.map_err(ShowError::Server)?;
         Ok((desktop, said))
     }
@@ -199,7 +200,7 @@ impl Hand {
     async fn take(&mut self) -> Result<(), LiveError> {
         if self.taken.is_none() {
             let Showing { server, job, by, .. } = &self.showing;
-            self.taken = Some(server.app.live.take_desktop(*job, by).await?);
+            self.taken = Some(reach::take_desktop(server, *job, by).await?);
         }
         Ok(())
     }
