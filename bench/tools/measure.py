@@ -44,8 +44,6 @@ def measure(binary: pathlib.Path, folder: pathlib.Path, smoke: bool) -> dict:
         theirs = peers.typed()[-counts["texts"] :]
     busy.append(busy_otherwise(smoke))
     texts = found["texts"]
-    if texts["lines"] != texts["lines_typed"]:
-        raise SystemExit(f"bench: {texts['lines_typed']} lines were typed and {texts['lines']} came")
     differs = differing(peers.picture, folder / "scrot.png")
     if differs is not None and differs > MOST_DIFFERING:
         raise SystemExit(f"bench: {differs:.0%} of the peers' picture is another than ours")
@@ -54,7 +52,8 @@ def measure(binary: pathlib.Path, folder: pathlib.Path, smoke: bool) -> dict:
         "cores_busy_otherwise": max(busy),
         "peers": {what: {who: spread(times) for who, times in each.items()} for what, each in found["times"].items()},
         "not_available_here": peers.missing,
-        "texts": {"typed": texts["typed"], "right": texts["right"], "xdotool_right": theirs.count(TEXTS["any"])},
+        # Lines that are lost or come twice are no failure of the benchmark: they are what it found.
+        "texts": {**texts, "xdotool_right": theirs.count(TEXTS["any"])},
     }
 
 
