@@ -181,3 +181,71 @@ impl<W: Write> Write for HashingWriter<W> {
         self.inner.flush()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+    use std::process::Command;
+
+    use super::*;
+
+    fn packed(pieces: impl IntoIterator<Item = Packed>) -> Finished<Vec<u8>> {
+        let mut archive = Archive::new(Vec::new());
+        pieces.into_iter().for_each(|piece| archive.take(&piece).unwrap());
+        archive.finish(None).unwrap()
+    }
+
+    fn file(path: String) -> Packed {
+        let kind = EntryKind::File;
+        Packed::Entry(Entry { path, kind, bytes: 0, mode: 0o644, modified: 1_700_000_000 })
+    }
+
+    /// What a program of others makes of a ZIP: every entry is read and its sum checked.
+    fn seen_by_python(zip: &[u8]) -> String {
+        const LOOK: &str = "import sys, zipfile\n\
+            zip = zipfile.ZipFile(sys.argv[1])\n\
+            names, size = zip.namelist(), sum(info.file_size for info in zip.infolist())\n\
+            print(zip.testzip(), len(names), len(set(names)), names[0], names[-1], size)";
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result.zip");
+        std::fs::write(&path, zip).unwrap();
+        let output = Command::new("python3").args(["-c", LOOK]).arg(&path).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A ZIP's first format counts to 65,535.
+    #[test]
+    fn more_entries_than_the_first_format_can_count_are_all_there() {
+        const MANY: usize = 70_000;
+        let files = (0..MANY).map(|n| file(format!("folder/{n:05}")));
+        let finished = packed(files.flat_map(|file| [file, Packed::FileEnd(None)]));
+        assert_eq!((finished.entries, finished.skipped.len()), (MANY as u64, 0));
+        let mut zip = zip::ZipArchive::new(Cursor::new(&finished.writer)).unwrap();
+        assert_eq!(zip.len(), MANY);
+        for n in [0, 65_534, 65_535, 65_536, MANY - 1] {
+            let mut entry = zip.by_index(n).unwrap();
+            assert_eq!(entry.name().unwrap(), format!("folder/{n:05}"));
+            assert_eq!(io::copy(&mut entry, &mut io::sink()).unwrap(), 0);
+        }
+        let seen = seen_by_python(&finished.writer);
+        assert_eq!(seen, "None 70000 70000 folder/00000 folder/69999 0\n");
+    }
+
+    /// A ZIP's first format knows files of less than 4 GiB.
+    #[test]
+    fn a_file_larger_than_the_first_format_can_hold_is_whole() {
+        const PIECES: usize = 4097;
+        let zeros = bytes::Bytes::from(vec![0; 1 << 20]);
+        let data = (0..PIECES).map(|_| Packed::Data(zeros.clone()));
+        let large = std::iter::once(file("large".into())).chain(data);
+        let after = [Packed::FileEnd(None), file("after".into()), Packed::FileEnd(None)];
+        let finished = packed(large.chain(after));
+        let size = (PIECES as u64) << 20;
+        let mut zip = zip::ZipArchive::new(Cursor::new(&finished.writer)).unwrap();
+        assert_eq!(zip.by_name("large").unwrap().size(), size);
+        assert_eq!(zip.by_name("after").unwrap().size(), 0);
+        let seen = seen_by_python(&finished.writer);
+        assert_eq!(seen, format!("None 2 2 large after {size}\n"));
+    }
+}
