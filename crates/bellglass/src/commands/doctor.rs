@@ -24,10 +24,11 @@ pub(super) async fn doctor(
     images: &cli::ImageFolder,
     format: Format,
 ) -> anyhow::Result<Exit> {
-    let mut findings = check_host(config.cluster());
+    let images = ImageStore::new(config.images(images)?);
+    let mut findings = check_host(config.cluster(), &images);
     findings.push(gvisor(config).await?);
     findings.push(model(config));
-    findings.extend(image_and_sandbox(config, images).await?);
+    findings.extend(image_and_sandbox(config, &images).await?);
     let works = findings.iter().all(|finding| finding.verdict != Verdict::Missing);
     match format {
         Format::Json => print_json(&json!({ "works": works, "findings": findings }))?,
@@ -95,7 +96,7 @@ fn model(config: &Config) -> Finding {
             if let Some(name) = models.offer().default {
                 return Finding::good(
                     SUBJECT,
-                    format!("tasks get {name} unless they name another"),
+                    format!("tasks get {name} unless they name another; it is not asked here"),
                 );
             }
         }
@@ -109,11 +110,7 @@ fn model(config: &Config) -> Finding {
 }
 
 /// The proof of all the rest: a sandbox is started and asked what it sees.
-async fn image_and_sandbox(
-    config: &Config,
-    images: &cli::ImageFolder,
-) -> anyhow::Result<Vec<Finding>> {
-    let images = ImageStore::new(config.images(images)?);
+async fn image_and_sandbox(config: &Config, images: &ImageStore) -> anyhow::Result<Vec<Finding>> {
     let name = &config.file.image.default;
     let Some(image) = images.find(name) else {
         let fix = "`bellglass image build`";

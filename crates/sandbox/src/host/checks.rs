@@ -1,18 +1,22 @@
 //! The single checks of the host. Each is one question with one answer.
 
 use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use bellglass_protocol::launch::{IdMapping, LEAST_LANDLOCK};
 
 use super::{Finding, Verdict, finds_program};
+use crate::image::ImageStore;
 use crate::namespace::control_groups::ControlGroups;
 use crate::namespace::ids;
 
 /// Looks at everything that sandboxes of any backend need. `cluster` says where a Kubernetes
 /// cluster is configured, if one is.
-pub fn check_host(cluster: Option<&str>) -> Vec<Finding> {
+pub fn check_host(cluster: Option<&str>, images: &ImageStore) -> Vec<Finding> {
     vec![
         kernel(),
         user_namespaces(),
@@ -24,7 +28,7 @@ pub fn check_host(cluster: Option<&str>) -> Vec<Finding> {
         kvm(),
         docker(),
         kubernetes(cluster),
-        display(),
+        display(images),
     ]
 }
 
@@ -152,9 +156,13 @@ fn landlock() -> Finding {
 
 fn image_tools() -> Finding {
     const SUBJECT: &str = "image building";
-    let wanted = [("mmdebstrap", "mmdebstrap"), ("npm", "npm"), ("python3", "python3-pip")];
+    let wanted = [
+        ("mmdebstrap", finds_program("mmdebstrap")),
+        ("npm", finds_program("npm")),
+        ("python3-pip", finds_pip()),
+    ];
     let missing: Vec<_> =
-        wanted.iter().filter(|(program, _)| !finds_program(program)).map(|(_, p)| *p).collect();
+        wanted.iter().filter(|(_, is_there)| !is_there).map(|(package, _)| *package).collect();
     if missing.is_empty() {
         Finding::good(SUBJECT, "mmdebstrap, npm and pip are installed")
     } else {
@@ -163,15 +171,30 @@ fn image_tools() -> Finding {
     }
 }
 
+/// On Debian there is often a Python without pip.
+fn finds_pip() -> bool {
+    let quiet = || Stdio::null();
+    let mut python = Command::new("python3");
+    python.args(["-c", "import pip"]).stdin(quiet()).stdout(quiet()).stderr(quiet());
+    python.status().is_ok_and(|status| status.success())
+}
+
+/// Whether the device opens says nothing about whether a virtual machine would run, and none is made to
+/// find out: no backend has a use for one.
 fn kvm() -> Finding {
     const SUBJECT: &str = "KVM";
     let device = fs::File::options().read(true).write(true).open("/dev/kvm");
     match device {
-        Ok(_) => Finding::good(SUBJECT, "/dev/kvm opens; no backend here uses it yet"),
+        Ok(_) => Finding::other(
+            SUBJECT,
+            Verdict::Absent,
+            "/dev/kvm opens, which proves no virtual machine; not tried, and not used by any backend",
+            "nothing to do: the strongest level here is gVisor",
+        ),
         Err(error) => Finding::other(
             SUBJECT,
             Verdict::Absent,
-            format!("/dev/kvm: {error}"),
+            format!("/dev/kvm: {error}; no backend here uses it"),
             "optional: allow virtualisation in the firmware, and add your user to the group kvm",
         ),
     }
@@ -179,40 +202,102 @@ fn kvm() -> Finding {
 
 fn docker() -> Finding {
     const SUBJECT: &str = "Docker";
-    let socket = Path::new("/var/run/docker.sock");
-    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
-        return Finding::good(SUBJECT, "an engine answers; no backend here uses it yet");
-    }
-    let fix = "optional: not needed for the namespace backend";
-    Finding::other(SUBJECT, Verdict::Absent, "no engine answers", fix)
-}
-
-fn kubernetes(cluster: Option<&str>) -> Finding {
-    const SUBJECT: &str = "Kubernetes";
-    match cluster {
-        Some(place) => Finding::good(SUBJECT, format!("configured by {place}; not used yet")),
-        None => Finding::other(
+    const SOCKET: &str = "/var/run/docker.sock";
+    match ask_docker(SOCKET) {
+        Ok(true) => Finding::good(SUBJECT, "an engine answers; no backend here uses it yet"),
+        Ok(false) => Finding::other(
             SUBJECT,
             Verdict::Absent,
-            "no cluster is configured",
-            "optional: not needed on one machine",
+            format!("{SOCKET} is there, but what answers is no engine"),
+            "optional: `systemctl restart docker`; not needed for the backends that there are",
+        ),
+        Err(error) => Finding::other(
+            SUBJECT,
+            Verdict::Absent,
+            format!("no engine answers: {SOCKET}: {error}"),
+            "optional: not needed for the backends that there are",
         ),
     }
 }
 
-/// The desktop lives in the image; on the host nothing is needed to show it.
-fn display() -> Finding {
-    optional_program("display", "Xvnc", "optional: desktops run inside sandboxes, from the image")
+/// Whether an engine answers at a socket. A socket that takes connections and stays silent is none.
+fn ask_docker(socket: &str) -> io::Result<bool> {
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(2));
+    let mut engine = UnixStream::connect(socket)?;
+    engine.set_read_timeout(PATIENCE)?;
+    engine.set_write_timeout(PATIENCE)?;
+    engine.write_all(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")?;
+    let mut answer = [0; 12];
+    engine.read_exact(&mut answer)?;
+    Ok(answer.starts_with(b"HTTP/1.") && answer.ends_with(b" 200"))
 }
 
-fn optional_program(subject: &'static str, program: &str, fix: &str) -> Finding {
-    if finds_program(program) {
-        Finding::good(subject, format!("`{program}` is installed; no backend here uses it yet"))
-    } else {
-        Finding::other(subject, Verdict::Absent, format!("`{program}` is not installed"), fix)
+fn kubernetes(cluster: Option<&str>) -> Finding {
+    const SUBJECT: &str = "Kubernetes";
+    let (detail, fix) = match cluster {
+        Some(place) => (
+            format!("configured by {place}; not tried, and not used by any backend"),
+            "nothing to do: several machines share their jobs by a PostgreSQL",
+        ),
+        None => ("no cluster is configured".to_owned(), "optional: not needed on one machine"),
+    };
+    Finding::other(SUBJECT, Verdict::Absent, detail, fix)
+}
+
+/// The screen of a job is in its sandbox, and all it needs is in an image; the host needs none.
+fn display(images: &ImageStore) -> Finding {
+    const SUBJECT: &str = "display";
+    match images.find("desktop") {
+        Some(image) => {
+            let detail = "jobs can have a screen of their own: the image `desktop` is built";
+            Finding::good(SUBJECT, format!("{detail}, {}", image.hash.short()))
+        }
+        None => Finding::other(
+            SUBJECT,
+            Verdict::Absent,
+            "jobs cannot have a screen: the image `desktop` was not built yet",
+            "for jobs with a screen: `bellglass image build desktop`",
+        ),
     }
 }
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_an_engine_that_answers_counts_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, answer, expected) in [
+            ("engine", "HTTP/1.0 200 OK\r\nServer: Docker\r\n\r\nOK", Some(true)),
+            ("busy", "HTTP/1.0 503 Service Unavailable\r\n\r\n", Some(false)),
+            ("other", "what do you want?\n", Some(false)),
+            ("silent", "", None),
+        ] {
+            let path = folder.path().join(name);
+            let listener = UnixListener::bind(&path).unwrap();
+            let engine = std::thread::spawn(move || {
+                let (mut caller, _) = listener.accept().unwrap();
+                let _ = caller.read(&mut [0; 64]);
+                caller.write_all(answer.as_bytes()).unwrap();
+            });
+            assert_eq!(ask_docker(path.to_str().unwrap()).ok(), expected, "{name}");
+            engine.join().unwrap();
+        }
+        assert!(ask_docker(folder.path().join("none").to_str().unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_display_needs_its_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = display(&ImageStore::new(folder.path().join("images")));
+        assert_eq!(found.verdict, Verdict::Absent);
+        assert!(found.fix.unwrap().contains("bellglass image build desktop"));
+    }
 }
