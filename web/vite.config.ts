@@ -39,7 +39,7 @@ export default defineConfig({
       input: ["index.html", "desktop.html"],
       // What both the page and its panes use would else be a file for each use, and each file costs a request. What
       // acts as soon as it is loaded is not among it: the page of a desktop alone loads this file too.
-      output: { codeSplitting: { groups: [{ name: "common", test: /\/src\/(api|desktop\/channel|home\/(Steps|tools)|job|parts|shell\/theme|format|style)/, minShareCount: 2 }] } },
+      output: { codeSplitting: { groups: [{ name: "shared", test: /\/src\/(api|desktop\/channel|home\/(Steps|tools)|job|parts|shell\/theme|format|style)/, minShareCount: 2 }] } },
     },
   },
   worker: { format: "es", plugins: () => [notices(folder)] },
