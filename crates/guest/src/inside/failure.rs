@@ -60,6 +60,10 @@ pub(super) fn not_a_file(path: &str) -> ToolError {
     failure("not_a_file", format!("`{path}` is a pipe, a socket or a device and not a plain file"))
 }
 
+pub(super) fn already_exists(path: &str) -> ToolError {
+    failure("already_exists", format!("`{path}` exists; delete it first or choose another name"))
+}
+
 /// The same for errors that came through the standard library.
 pub(super) fn path_io_failure(path: &str, error: &std::io::Error) -> ToolError {
     match error.raw_os_error() {

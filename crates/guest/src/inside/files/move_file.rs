@@ -5,7 +5,7 @@ use bellglass_protocol::tool::MoveFile;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use crate::inside::failure::{failure, path_failure};
+use crate::inside::failure::{already_exists, failure, path_failure};
 use crate::inside::workspace::Workspace;
 
 pub(super) fn move_file(workspace: &Workspace, call: &MoveFile) -> Result<String, ToolError> {
@@ -24,10 +24,7 @@ pub(super) fn move_file(workspace: &Workspace, call: &MoveFile) -> Result<String
         RenameFlags::NOREPLACE,
     )
     .map_err(|error| match error {
-        Errno::EXIST => failure(
-            "already_exists",
-            format!("`{}` exists; delete it first or choose another name", call.to),
-        ),
+        Errno::EXIST => already_exists(&call.to),
         Errno::INVAL => failure(
             "into_itself",
             format!("`{}` cannot be moved into itself; choose another place", call.from),

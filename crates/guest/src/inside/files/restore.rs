@@ -129,7 +129,7 @@ impl<'a> Restoration<'a> {
 }
 
 /// Deletes all that is in a folder, closed folders too.
-fn empty(folder: &OwnedFd) -> Result<(), Errno> {
+pub(super) fn empty(folder: &OwnedFd) -> Result<(), Errno> {
     let _ = allow_owner_by_name(folder);
     let mut levels = vec![(open_child(folder, c".", OFlags::RDONLY | OFlags::DIRECTORY)?, None)];
     // Depth first, each folder by the descriptor of the one above it.
