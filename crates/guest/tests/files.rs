@@ -123,9 +123,11 @@ async fn editing_is_exact() {
     assert_eq!(tools.code(edit("code.rs", "", "x")).await, "invalid_argument");
     assert_eq!(tools.code(edit("code.rs", "pub", "pub")).await, "nothing_to_change");
     assert_eq!(tools.code(edit("none", "a", "b")).await, "not_found");
-    guest.write("dos", "a\r\nb\r\n");
-    let error = tools.run(edit("dos", "a\nb", "c")).await;
-    assert!(error.result.error.unwrap().message.contains("\\r\\n"));
+    guest.write("braces", "}\n}\n}\n");
+    let error = tools.run(edit("braces", "}\n}\n", "x")).await;
+    assert_eq!(error.code(), "not_unique", "the two places overlap");
+    assert!(error.result.error.unwrap().message.contains("(lines 1, 2)"));
+    assert_eq!(guest.read("braces"), "}\n}\n}\n");
     let large = std::fs::File::create(guest.workspace().join("large")).unwrap();
     large.set_len((16 << 20) + 1).unwrap();
     assert_eq!(tools.code(edit("large", "a", "b")).await, "file_too_large");

@@ -72,10 +72,11 @@ pub(super) fn of(name: &str) -> &'static str {
              `search_files` first."
         }
         "edit_file" => {
-            "Replaces one exact piece of text in a file. `old` must stand in the file exactly once, \
-             with the same spaces and line breaks and without line numbers; take enough lines around \
-             the change to make it the only place. If it is refused, read the file again: it is not \
-             as you remember it."
+            "Replaces one piece of text in a file. `old` must stand in the file exactly once, without \
+             line numbers; take enough lines around the change to make it the only place. Copy it \
+             exactly: spaces at line ends, indentation and \\r\\n are forgiven only where a single \
+             place can be meant, `new` is then written as the file is, and the result says so. If it \
+             is refused, read the file again: it is not as you remember it."
         }
         "move_file" => {
             "Moves or renames a file or a folder within the workspace. Fails rather than overwrite \

@@ -54,7 +54,7 @@ pub struct ReadFile {
 pub struct EditFile {
     /// Path inside the workspace.
     pub path: String,
-    /// The text to replace, exactly as it stands in the file. It must occur once.
+    /// The text to replace, as it stands in the file, without line numbers. It must occur once.
     pub old: String,
     /// What to put in its place.
     pub new: String,
@@ -79,7 +79,7 @@ pub struct MultiEdit {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
-    /// The text to replace, exactly as it stands in the file. It must occur once.
+    /// The text to replace, as it stands in the file, without line numbers. It must occur once.
     pub old: String,
     /// What to put in its place.
     pub new: String,
@@ -92,7 +92,7 @@ pub struct Edit {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CopyFile {
-    /// The file to copy: a path inside the workspace.
+    /// The file or folder to copy: a path inside the workspace.
     pub from: String,
     /// The path of the copy; nothing may stand there yet.
     pub to: String,

@@ -1,13 +1,17 @@
-//! `edit_file`: replaces an exact piece of text in a file.
+//! `edit_file` and `multi_edit`: replace a piece of text in a file, as it stands there or, where it
+//! stands nowhere so, in other blanks (`near.rs`). A text that could mean several places means none.
 
 use std::io::{Read, Write};
 
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::tool::{Edit, EditFile};
+use memchr::memmem::{self, Finder};
 
+use super::near::{self, Near, Sought};
 use super::replace::Replacement;
 use super::text::{counted, shown};
 use crate::inside::failure::{failure, path_io_failure};
+use crate::inside::tools::Stop;
 use crate::inside::workspace::Workspace;
 
 /// Files are edited in memory; larger ones have better tools.
@@ -17,13 +21,19 @@ const LINES_NAMED: usize = 20;
 /// Changed lines that are shown.
 const LINES_SHOWN: usize = 20;
 const LINE_SHOWN: usize = 200;
+/// Edits in other blanks, out of several, that are told of one by one.
+const NOTES_SHOWN: usize = 20;
 
-pub(super) fn edit(workspace: &Workspace, call: &EditFile) -> Result<String, ToolError> {
+pub(super) fn edit(
+    workspace: &Workspace,
+    call: &EditFile,
+    stop: &Stop,
+) -> Result<String, ToolError> {
     let content = load(workspace, &call.path)?;
     let edit = Edit { old: call.old.clone(), new: call.new.clone(), replace_all: call.replace_all };
-    let (edited, found) = apply(&call.path, &content, &edit)?;
-    store(workspace, &call.path, &edited)?;
-    Ok(confirmation(&call.path, &edit, &edited, &found))
+    let made = apply(&call.path, &content, &edit, stop)?;
+    store(workspace, &call.path, &made.content)?;
+    Ok(confirmation(&call.path, &made))
 }
 
 /// Makes all edits in memory first, so that the file gets all of them or none.
@@ -31,46 +41,86 @@ pub(super) fn edit_all(
     workspace: &Workspace,
     path: &str,
     edits: &[Edit],
+    stop: &Stop,
 ) -> Result<String, ToolError> {
     if edits.is_empty() {
         return Err(failure("invalid_argument", "`edits` is empty; give at least one"));
     }
     let mut content = load(workspace, path)?;
-    let mut places = 0;
-    for (index, edit) in edits.iter().enumerate() {
-        let (edited, found) = apply(path, &content, edit).map_err(|error| {
-            let message = format!("edit {}: {}; the file is unchanged", index + 1, error.message);
+    let (mut places, mut notes) = (0, Vec::new());
+    for (number, edit) in (1..).zip(edits) {
+        let made = apply(path, &content, edit, stop).map_err(|error| {
+            let message = format!("edit {number}: {}; the file is unchanged", error.message);
             failure(&error.code, message)
         })?;
-        if edited.len() as u64 > LARGEST_FILE {
+        if made.content.len() as u64 > LARGEST_FILE {
             return Err(failure("file_too_large", "the file would have more than 16 MiB"));
         }
-        places += found.len();
-        content = edited;
+        places += made.places;
+        if let Some(note) = made.note {
+            notes.push(format!("\nedit {number}: {note}"));
+        }
+        content = made.content;
     }
     store(workspace, path, &content)?;
     let (edits, places) =
         (counted(edits.len(), "edit", "edits"), counted(places, "place", "places"));
-    Ok(format!("edited {path}: {edits} in {places}"))
+    if let Some(left) = notes.len().checked_sub(NOTES_SHOWN).filter(|left| *left > 0) {
+        notes.truncate(NOTES_SHOWN);
+        notes.push(format!("\n[the same of {left} more]"));
+    }
+    Ok(format!("edited {path}: {edits} in {places}{}", notes.concat()))
 }
 
-/// The content after an edit, and where in the old content it was made.
-fn apply(path: &str, content: &[u8], edit: &Edit) -> Result<(Vec<u8>, Vec<usize>), ToolError> {
+/// An edit that was made.
+struct Made {
+    content: Vec<u8>,
+    places: usize,
+    /// Where the first one is, and how long it is now.
+    start: usize,
+    length: usize,
+    /// What the caller should know about it.
+    note: Option<String>,
+}
+
+fn apply(path: &str, content: &[u8], edit: &Edit, stop: &Stop) -> Result<Made, ToolError> {
     if edit.old.is_empty() {
         return Err(failure("invalid_argument", "`old` is empty; write_file creates whole files"));
     }
     if edit.old == edit.new {
         return Err(failure("nothing_to_change", "`old` and `new` are the same text"));
     }
-    let found = occurrences(content, edit.old.as_bytes());
-    match found.len() {
-        0 => return Err(not_found(content, path, &edit.old)),
-        1 => {}
-        _ if edit.replace_all => {}
-        count => return Err(not_unique(content, path, &found, count)),
+    let (old, new) = (edit.old.as_bytes(), edit.new.as_bytes());
+    let found = match edit.replace_all {
+        true => memmem::find_iter(content, old).collect(),
+        false => first_occurrences(content, old),
+    };
+    match found[..] {
+        [] => apply_near(path, content, edit, stop),
+        [start] => Ok(made(content, &found, old.len(), start, new)),
+        [start, ..] if edit.replace_all => Ok(made(content, &found, old.len(), start, new)),
+        _ => Err(not_unique(content, path, &found)),
     }
-    let edited = replaced(content, &found, edit.old.len(), edit.new.as_bytes());
-    Ok((edited, found))
+}
+
+/// The edit of a text that stands in the file in other blanks.
+fn apply_near(path: &str, content: &[u8], edit: &Edit, stop: &Stop) -> Result<Made, ToolError> {
+    let Near { range, line, replacement, differs } =
+        match near::find(content, &edit.old, &edit.new, || stop.is_requested()) {
+            Sought::Once(near) => near,
+            sought => return Err(not_found(content, path, &edit.old, &sought)),
+        };
+    if content[range.clone()] == replacement {
+        let words = format!("`{path}` has `new` at line {line} already");
+        return Err(failure("nothing_to_change", words));
+    }
+    let note = format!(
+        "`old` does not stand there exactly: it was found at line {line}, where only {} differ, and `new` \
+         was written as the file is",
+        differs.join(" and "),
+    );
+    let made = made(content, &[range.start], range.len(), range.start, &replacement);
+    Ok(Made { note: Some(note), ..made })
 }
 
 fn store(workspace: &Workspace, path: &str, content: &[u8]) -> Result<(), ToolError> {
@@ -95,12 +145,22 @@ fn load(workspace: &Workspace, path: &str) -> Result<Vec<u8>, ToolError> {
     Ok(content)
 }
 
-fn occurrences(content: &[u8], old: &[u8]) -> Vec<usize> {
-    let finder = memchr::memmem::Finder::new(old);
-    finder.find_iter(content).collect()
+/// Where the text stands, each place counted: also one that begins within another, for nobody can say
+/// which of the two is meant. No more are looked for than are named.
+fn first_occurrences(content: &[u8], old: &[u8]) -> Vec<usize> {
+    let finder = Finder::new(old);
+    let mut found: Vec<usize> = Vec::new();
+    let mut from = 0;
+    while found.len() <= LINES_NAMED
+        && let Some(at) = finder.find(&content[from..])
+    {
+        found.push(from + at);
+        from += at + 1;
+    }
+    found
 }
 
-fn replaced(content: &[u8], found: &[usize], old_length: usize, new: &[u8]) -> Vec<u8> {
+fn made(content: &[u8], found: &[usize], old_length: usize, start: usize, new: &[u8]) -> Made {
     let mut edited = Vec::with_capacity(content.len() + new.len());
     let mut copied = 0;
     for start in found {
@@ -109,60 +169,70 @@ fn replaced(content: &[u8], found: &[usize], old_length: usize, new: &[u8]) -> V
         copied = start + old_length;
     }
     edited.extend_from_slice(&content[copied..]);
-    edited
+    Made { content: edited, places: found.len(), start, length: new.len(), note: None }
 }
 
 fn line_of(content: &[u8], offset: usize) -> usize {
     1 + memchr::memchr_iter(b'\n', &content[..offset]).count()
 }
 
-fn not_found(content: &[u8], path: &str, old: &str) -> ToolError {
-    let with_carriage_returns = old.replace('\n', "\r\n");
-    let hint = if memchr::memmem::find(content, with_carriage_returns.as_bytes()).is_some() {
-        "its lines end with \\r\\n; write them so in `old` and in `new`".to_owned()
-    } else if let Some(line) = line_but_for_spaces(content, old) {
-        format!(
-            "the text at line {line} differs in spaces or indentation only; read it and copy it exactly"
-        )
-    } else if memchr::memmem::find(content, old.trim().as_bytes()).is_some() {
-        "it is there with other spaces or line breaks around it; copy it exactly".to_owned()
-    } else {
-        "read the file and copy the text exactly, spaces included and line numbers left out"
-            .to_owned()
+fn not_found(content: &[u8], path: &str, old: &str, sought: &Sought) -> ToolError {
+    let hint = match sought {
+        Sought::Often(lines) => {
+            let words = format!(
+                "`old` does not stand in `{path}` exactly, and in other blanks more than once (lines \
+                 {}); read it and copy it exactly, with more text around it",
+                named(lines)
+            );
+            return failure("not_unique", words);
+        }
+        Sought::Unclear(line, why) => {
+            format!("it is at line {line} in other blanks, but {why}; read it and copy it exactly")
+        }
+        Sought::Nowhere | Sought::Once(_) => match memmem::find(content, old.trim().as_bytes())
+            .is_some()
+        {
+            true => "it is there with other spaces or line breaks around it; copy it exactly",
+            false => {
+                "read the file and copy the text exactly, spaces included and line numbers left \
+                     out"
+            }
+        }
+        .to_owned(),
     };
     failure("not_found_in_file", format!("`old` does not occur in `{path}`: {hint}"))
 }
 
-/// The line from which on the text stands in the file if blanks at the ends of lines do not count.
-fn line_but_for_spaces(content: &[u8], old: &str) -> Option<usize> {
-    let wanted: Vec<&[u8]> =
-        old.trim().as_bytes().split(|b| *b == b'\n').map(<[u8]>::trim_ascii).collect();
-    let lines: Vec<&[u8]> = content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).collect();
-    lines.windows(wanted.len()).position(|window| window == wanted).map(|index| index + 1)
-}
-
-fn not_unique(content: &[u8], path: &str, found: &[usize], count: usize) -> ToolError {
-    let lines: Vec<String> =
-        found.iter().take(LINES_NAMED).map(|at| line_of(content, *at).to_string()).collect();
-    let more = if count > LINES_NAMED { ", …" } else { "" };
+fn not_unique(content: &[u8], path: &str, found: &[usize]) -> ToolError {
+    let lines: Vec<usize> = found.iter().map(|at| line_of(content, *at)).collect();
+    let count = match found.len() > LINES_NAMED {
+        true => format!("more than {LINES_NAMED}"),
+        false => found.len().to_string(),
+    };
     failure(
         "not_unique",
         format!(
-            "`old` occurs {count} times in `{path}` (lines {}{more}); add text around it until it \
-             occurs once, or set replace_all",
-            lines.join(", "),
+            "`old` occurs {count} times in `{path}` (lines {}); add text around it until it occurs \
+             once, or set replace_all",
+            named(&lines),
         ),
     )
 }
 
-fn confirmation(path: &str, edit: &Edit, edited: &[u8], found: &[usize]) -> String {
-    let places = counted(found.len(), "place", "places");
+fn named(lines: &[usize]) -> String {
+    let named: Vec<String> = lines.iter().take(LINES_NAMED).map(usize::to_string).collect();
+    let more = if lines.len() > LINES_NAMED { ", …" } else { "" };
+    named.join(", ") + more
+}
+
+fn confirmation(path: &str, made: &Made) -> String {
+    let Made { content: edited, start, length, .. } = made;
+    let places = counted(made.places, "place", "places");
     let mut text = format!("edited {path} in {places}");
     // Offsets before the first change are the same in the new content.
-    let Some(start) = found.first().copied() else { return text };
-    let first = line_of(edited, start);
-    let line_start = memchr::memrchr(b'\n', &edited[..start]).map_or(0, |at| at + 1);
-    let end = start + edit.new.len();
+    let first = line_of(edited, *start);
+    let line_start = memchr::memrchr(b'\n', &edited[..*start]).map_or(0, |at| at + 1);
+    let end = start + length;
     let line_end = memchr::memchr(b'\n', &edited[end..]).map_or(edited.len(), |at| end + at);
     let lines = edited[line_start..line_end].split(|byte| *byte == b'\n');
     let (mut shown_lines, mut left) = (0, 0);
@@ -181,6 +251,9 @@ fn confirmation(path: &str, edit: &Edit, edited: &[u8], found: &[usize]) -> Stri
     if left > 0 {
         text.push_str(&format!("\n[{} more]", counted(left, "line", "lines")));
     }
+    if let Some(note) = &made.note {
+        text.push_str(&format!("\n[{note}]"));
+    }
     text
 }
 
@@ -188,17 +261,26 @@ fn confirmation(path: &str, edit: &Edit, edited: &[u8], found: &[usize]) -> Stri
 mod tests {
     use super::*;
 
+    fn apply_to(content: &str, old: &str, new: &str, replace_all: bool) -> Result<String, String> {
+        let edit = Edit { old: old.into(), new: new.into(), replace_all };
+        match apply("f", content.as_bytes(), &edit, &Stop::default()) {
+            Ok(made) => Ok(String::from_utf8(made.content).unwrap()),
+            Err(error) => Err(error.code),
+        }
+    }
+
     #[test]
-    fn occurrences_do_not_overlap() {
-        assert_eq!(occurrences(b"aaaa", b"aa"), [0, 2]);
-        assert_eq!(replaced(b"aaaa!", &[0, 2], 2, b"b"), b"bb!");
+    fn places_that_overlap_are_two() {
+        let not_unique = Err("not_unique".to_owned());
+        assert_eq!(apply_to("}\n}\n}\n", "}\n}\n", "x", false), not_unique);
+        assert_eq!(apply_to("aaa", "aa", "b", false), not_unique);
+        assert_eq!(apply_to("aab", "aa", "b", false), Ok("bb".into()));
+        assert_eq!(apply_to("aaaa!", "aa", "b", true), Ok("bb!".into()));
         assert_eq!(line_of(b"a\nb\nc", 4), 3);
     }
 
     #[test]
-    fn text_with_other_spaces_is_found_for_the_hint_only() {
-        let content = b"fn f() {\n\tone();\n\ttwo();\n}\n";
-        assert_eq!(line_but_for_spaces(content, "    one();\n    two();"), Some(2));
-        assert_eq!(line_but_for_spaces(content, "three();"), None);
+    fn many_places_are_counted_no_further_than_they_are_named() {
+        assert_eq!(first_occurrences(&[b'a'; 1 << 20], &[b'a'; 1 << 19]).len(), LINES_NAMED + 1);
     }
 }

@@ -7,8 +7,10 @@ mod diff;
 mod edit;
 mod find;
 mod image;
+mod indentation;
 mod list;
 mod move_file;
+mod near;
 pub(super) mod pack;
 mod read;
 pub(super) mod replace;
@@ -44,8 +46,8 @@ pub(super) fn run(
             Some(image) => return Ok(image),
             None => read::read(workspace, call, stop),
         },
-        ToolCall::EditFile(call) => edit::edit(workspace, call),
-        ToolCall::MultiEdit(call) => edit::edit_all(workspace, &call.path, &call.edits),
+        ToolCall::EditFile(call) => edit::edit(workspace, call, stop),
+        ToolCall::MultiEdit(call) => edit::edit_all(workspace, &call.path, &call.edits, stop),
         ToolCall::CopyFile(call) => copy::copy(workspace, call, stop),
         ToolCall::FindFiles(call) => find::find(workspace, call, stop),
         ToolCall::DiffFiles(call) => diff::diff(workspace, call),
