@@ -75,7 +75,10 @@ pub fn equipment(
         set("UV_DEFAULT_INDEX", &without_credentials(index));
     }
     if let Some(registry) = &packages.npm_registry {
-        set("npm_config_registry", &without_credentials(registry));
+        // npm takes either; Deno reads the second only.
+        for name in ["npm_config_registry", "NPM_CONFIG_REGISTRY"] {
+            set(name, &without_credentials(registry));
+        }
     }
     for secret in secrets {
         set(&secret.variable, &secret.placeholder());
@@ -156,7 +159,7 @@ mod tests {
     fn every_tool_finds_its_own_words() {
         let packages = PackageSources {
             python_index: Some("https://python.example/simple".into()),
-            npm_registry: None,
+            npm_registry: Some("https://me:word@npm.example/all/".into()),
             apt_targets: "http://me:word@mirror.example/debian|bookworm|bookworm|main|Debian\n"
                 .into(),
         };
@@ -166,10 +169,11 @@ mod tests {
             ("HTTPS_PROXY", "http://127.0.0.1:3128"),
             ("PIP_CERT", BUNDLE),
             ("PIP_INDEX_URL", "https://python.example/simple"),
+            ("npm_config_registry", "https://npm.example/all/"),
+            ("NPM_CONFIG_REGISTRY", "https://npm.example/all/"),
         ] {
             assert_eq!(made.environment.get(name).map(String::as_str), Some(value), "{name}");
         }
-        assert!(!made.environment.contains_key("npm_config_registry"));
         assert_eq!(made.files[BUNDLE], "PEM");
         let sources = "deb http://mirror.example/debian bookworm main\n";
         assert_eq!(made.files["/etc/apt/sources.list"], sources);
@@ -177,5 +181,6 @@ mod tests {
         let bare = equipment(&PackageSources::default(), String::new(), Some("bookworm"), &[]);
         assert!(!bare.files.contains_key(BUNDLE) && !bare.environment.contains_key("PIP_CERT"));
         assert!(!bare.files.contains_key("/etc/apt/sources.list"));
+        assert!(!bare.environment.contains_key("NPM_CONFIG_REGISTRY"));
     }
 }
