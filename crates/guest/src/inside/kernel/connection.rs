@@ -26,6 +26,8 @@ use crate::inside::supervisor::Report;
 const STARTING: Duration = Duration::from_secs(60);
 /// How often its sockets are tried until they are there.
 const BETWEEN_TRIES: Duration = Duration::from_millis(5);
+/// How often a kernel is tried whose ports somebody else may have taken meanwhile.
+const TRIES_OF_PORTS: u32 = 3;
 /// How long an announcement may take before it is asked for again.
 const ANNOUNCING: Duration = Duration::from_millis(200);
 /// Messages that wait for a call to take them.
@@ -136,14 +138,51 @@ const SHELL: usize = 0;
 const IOPUB: usize = 1;
 const CONTROL: usize = 3;
 
+/// Why a kernel is not there.
+enum NotStarted {
+    /// It could not even be tried.
+    Refused(ToolError),
+    /// It ended, or somebody else answered in its place.
+    Ended(io::Error),
+    Slow,
+}
+
+impl From<ToolError> for NotStarted {
+    fn from(error: ToolError) -> Self {
+        Self::Refused(error)
+    }
+}
+
 impl Kernel {
     /// Starts a kernel and returns once it answers. One that does not start takes its identity with it,
-    /// since somebody else may have its ports by now.
+    /// since somebody else may have its ports by now; so it is tried again with others.
     pub(super) async fn start(
         guest: &Guest,
         language: Language,
         identity: &mut Option<Identity>,
     ) -> Result<Self, ToolError> {
+        let mut tries = match language {
+            Language::Python => 1,
+            Language::TypeScript => TRIES_OF_PORTS,
+        };
+        loop {
+            tries -= 1;
+            let why = match Self::try_start(guest, language, identity).await {
+                Ok(kernel) => return Ok(kernel),
+                Err(NotStarted::Refused(error)) => return Err(error),
+                Err(NotStarted::Ended(_)) if tries > 0 => continue,
+                Err(NotStarted::Ended(error)) => error.to_string(),
+                Err(NotStarted::Slow) => "it did not answer within a minute".into(),
+            };
+            return Err(failure("kernel_not_started", format!("the kernel is not there: {why}")));
+        }
+    }
+
+    async fn try_start(
+        guest: &Guest,
+        language: Language,
+        identity: &mut Option<Identity>,
+    ) -> Result<Self, NotStarted> {
         let broken = |error: io::Error| {
             failure("kernel_not_started", format!("the kernel could not be started: {error}"))
         };
@@ -166,19 +205,24 @@ impl Kernel {
         let (told, ended) = watch::channel(None);
         tokio::spawn(see_end(supervisor, told));
 
-        let opened = open(place, key.clone(), ended.clone());
-        let mut opened = match timeout(STARTING, opened).await {
-            Ok(Ok(opened)) => opened,
-            failed => {
+        // Whoever has a port of its own in the kernel's place may take a connection and say nothing.
+        let mut ending = ended.clone();
+        let opened = async {
+            tokio::select! {
+                opened = open(place, key.clone(), ended.clone()) => opened,
+                _ = ending.wait_for(Option::is_some) => Err(io::Error::other("it ended at once")),
+            }
+        };
+        let opened = match timeout(STARTING, opened).await {
+            Ok(Ok(opened)) => Ok(opened),
+            Ok(Err(error)) => Err(NotStarted::Ended(error)),
+            Err(_) => Err(NotStarted::Slow),
+        };
+        let mut opened = match opened {
+            Ok(opened) => opened,
+            Err(why) => {
                 crate::inside::run_process::kill_supervised(guest, pid).await;
-                let why = match failed {
-                    Ok(Err(error)) => error.to_string(),
-                    _ => "it did not answer within a minute".into(),
-                };
-                return Err(failure(
-                    "kernel_not_started",
-                    format!("the kernel is not there: {why}"),
-                ));
+                return Err(why);
             }
         };
         let about = std::mem::take(&mut opened.about);
@@ -227,9 +271,9 @@ async fn open(
     key: String,
     ended: watch::Receiver<Option<i32>>,
 ) -> io::Result<Opened> {
-    let (shell, replies) = reach(place, SHELL, Kind::Dealer, &ended).await?;
-    let (control, _control_replies) = reach(place, CONTROL, Kind::Dealer, &ended).await?;
-    let (iopub, broadcasts) = reach(place, IOPUB, Kind::Subscriber, &ended).await?;
+    let (shell, replies) = reach(place, SHELL, Kind::Dealer).await?;
+    let (control, _control_replies) = reach(place, CONTROL, Kind::Dealer).await?;
+    let (iopub, broadcasts) = reach(place, IOPUB, Kind::Subscriber).await?;
     let (sender, incoming) = mpsc::channel(MESSAGES_AHEAD);
     let listening = Arc::new(AtomicBool::new(true));
     for (origin, receiver) in [(Origin::Reply, replies), (Origin::Broadcast, broadcasts)] {
@@ -276,16 +320,8 @@ async fn announced(opened: &mut Opened) -> io::Result<About> {
     }
 }
 
-async fn reach(
-    place: &Place,
-    which: usize,
-    kind: Kind,
-    ended: &watch::Receiver<Option<i32>>,
-) -> io::Result<(Sender, Receiver)> {
+async fn reach(place: &Place, which: usize, kind: Kind) -> io::Result<(Sender, Receiver)> {
     loop {
-        if ended.borrow().is_some() {
-            return Err(io::Error::other("it ended at once"));
-        }
         match place.connect(which).await {
             Ok(stream) => return zmtp::connect(stream, kind).await,
             Err(_) => sleep(BETWEEN_TRIES).await,
@@ -350,7 +386,7 @@ fn deno_says_idle_last(version: &str) -> bool {
     }
 }
 
-/// Ports that nobody listens on now. That somebody takes one meanwhile is met when it starts.
+/// Ports that nobody listens on now. Whoever takes one meanwhile is met when the kernel starts.
 fn free_ports() -> io::Result<[u16; 5]> {
     let listener = || std::net::TcpListener::bind(("127.0.0.1", 0));
     let listeners = [listener()?, listener()?, listener()?, listener()?, listener()?];
