@@ -298,13 +298,14 @@ async fn work(
     }
     let mut clock = Clock::start(&now, stop.clone());
     if let Err(error) = way_out.apply(sandbox.guest(), now.network).await {
-        return Ok(Worked::Ended(Ending::Broken(error.into())));
+        return Ok(broken(sandbox, error.into()).await);
     }
     let _following = way_out.follow(sandbox.guest().clone(), network_changed);
     let ran = run_to_the_end(shared, log, spec, sandbox, &mut clock, stop).await;
     // Whether the time was up is decided from here on.
     clock.stop().await;
     Ok(Worked::Ended(match (ran, stop.reason()) {
+        (Ok(Ending::Broken(error)), None) => return Ok(broken(sandbox, error).await),
         (Err(HandsError::Store(error)), _) => return Err(error),
         (Err(HandsError::Stopped(reason)), _) => Ending::Stopped(reason),
         // However the last step went: that the job was to stop is what ended it.
@@ -317,6 +318,17 @@ async fn work(
             Ending::Broken(JobError { code: "output_not_kept".into(), message: error.to_string() })
         }
     }))
+}
+
+/// How long after a failure the end of its sandbox is waited for: the wire may tell of it first.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// What a failure comes to: where the sandbox is gone, it is nothing but the sign of that.
+async fn broken(sandbox: &Sandbox, error: JobError) -> Worked {
+    match tokio::time::timeout(MOMENT, sandbox.gone()).await {
+        Ok(()) => Worked::Lost(error.message),
+        Err(_) => Worked::Ended(Ending::Broken(error)),
+    }
 }
 
 /// Lets the job's mind work until it is done.
