@@ -11,6 +11,7 @@ use bellglass_sandbox::image::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::interruption::Interruptions;
 use super::{Format, print_json};
 use crate::cli;
 use crate::config::Config;
@@ -55,12 +56,21 @@ async fn build_image(
     let display = Display::new();
     let options = BuildOptions { cache, environment: certificates_of_the_host() };
     let started = Instant::now();
+    // Caught before anything is made that a sudden end would leave behind.
+    let mut interruptions = Interruptions::catch()?;
     let built = tokio::select! {
-        built = build(recipe, store, &options, &display) => Some(built),
-        _ = tokio::signal::ctrl_c() => None,
+        built = build(recipe, store, &options, &display) => Ok(built),
+        signal = interruptions.next() => Err(signal),
     };
     display.clear();
-    let Some(built) = built else { anyhow::bail!("interrupted; nothing half-made is left") };
+    let built = match built {
+        Ok(built) => built,
+        Err(signal) => {
+            // The build is over and has cleared away what it made; this tells if it could not.
+            store.sweep().with_context(|| format!("interrupted by {signal}"))?;
+            anyhow::bail!("interrupted by {signal}; nothing half-made is left");
+        }
+    };
     let image = built.with_context(|| format!("cannot build the image `{}`", recipe.name))?;
     match format {
         Format::Json => print_json(&image)?,
@@ -139,6 +149,8 @@ fn inspect(store: &ImageStore, name: &str, format: Format) -> anyhow::Result<Exi
     println!("rootfs   {}", info.rootfs.display());
     println!("built    {}", info.built_at);
     println!("size     {}", ByteSize(info.size_bytes));
+    // As it was when the image was built; `image build --recipe` takes it in this form.
+    println!("recipe\n\n{}", toml::to_string_pretty(&info.recipe)?);
     println!("packages {}", image.installed.len());
     for package in &image.installed {
         let source = serde_json::to_value(package.source)?;

@@ -17,6 +17,7 @@ mod crash;
 mod desktop;
 mod examples;
 mod files;
+mod image_ends;
 mod isolation;
 mod job_log;
 mod jobs;

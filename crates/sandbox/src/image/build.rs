@@ -43,6 +43,11 @@ pub async fn build(
         Cache::Rebuild => None,
     };
     if let Some(image) = cached().filter(|image| image.current) {
+        // What a killed build left need not wait for the next one that has something to do. Images may lie
+        // in a folder that somebody else keeps; then so does this.
+        if let Err(error) = store.sweep() {
+            tracing::debug!(%error, "what builds left was not looked for");
+        }
         return Ok(image);
     }
     let enclosure = Enclosure::for_this_process()?;
@@ -83,4 +88,24 @@ pub async fn build(
     store.find_build(&recipe.name, &hash).ok_or_else(|| {
         ImageError::io("find", store.directory())(std::io::ErrorKind::NotFound.into())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::progress::Silent;
+    use crate::image::store::tests::publish;
+
+    #[tokio::test]
+    async fn an_image_that_is_there_is_found_and_what_killed_builds_left_is_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(parent.path().join("images"));
+        let recipe = Recipe::base();
+        let hash = publish(&store, &recipe);
+        let leftover = store.directory().join(".building-1-abc");
+        std::fs::create_dir_all(leftover.join("image/rootfs")).unwrap();
+        let found = build(&recipe, &store, &BuildOptions::default(), &Silent).await.unwrap();
+        assert_eq!((found.hash, found.current), (hash, true));
+        assert!(!leftover.exists());
+    }
 }
