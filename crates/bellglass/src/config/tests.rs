@@ -1,5 +1,7 @@
 //! What of `bellglass.toml` is accepted, and that all of it is documented.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::installation::ORPHANED_FROM_OTHERS_AFTER;
 
@@ -73,60 +75,85 @@ fn the_world_is_served_only_with_a_token() {
     assert!(config(None).server_settings(here, data).is_ok());
 }
 
+const PAGE: &str = include_str!("../../../../docs/configuration.md");
+
+/// What the page says under a heading such as ``## `[server]` ``; before the first one, without a name.
+fn documented(section: &str) -> Option<&'static str> {
+    if section.is_empty() {
+        return PAGE.split("\n## ").next();
+    }
+    let heading = format!("`[{section}]`");
+    PAGE.split("\n## ").skip(1).find(|part| part.lines().next().unwrap().contains(&heading))
+}
+
+/// The keys in the tables of a section: what stands in backquotes in the first cell of each row.
+fn keys_in(text: &str) -> BTreeSet<&str> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    rows.flat_map(|cell| cell.split('`').step_by(2)).filter(|key| !key.is_empty()).collect()
+}
+
+/// The keys that the parser knows in a section: it names them all to whoever uses another.
+fn keys_of(section: &str) -> BTreeSet<String> {
+    let error = match section {
+        "" => error_of("nonsense = 1\n"),
+        section => error_of(&format!("[{section}]\nnonsense = 1\n")),
+    };
+    assert!(error.contains("unknown field `nonsense`"), "{section}: {error}");
+    error.split('`').skip(3).step_by(2).map(str::to_owned).collect()
+}
+
+/// Each key is in the table of its own section and no other, and each section has a heading.
 #[test]
 fn every_key_is_documented() {
-    let page = include_str!("../../../../docs/configuration.md");
-    let all = "data images listen token allowed_hosts sandbox_domain vnc_ports vnc_password body_limit upload_limit slots lease sweep \
-               default base_url fallback wire idle_time context_tokens reasoning images recordings record embeddings embeddings_folder command url timeout authorization_env prices steps tokens usd registries private_exceptions value env file hosts path header format isolation runsc min max memory disk processes cpus open_files time step_time output total_output checkpoints password_file endpoint region presigned secret_file advertise grace keep_days keep jobs_at_once jobs_per_day running_time_per_day requests_per_second";
-    for key in all.split_whitespace() {
-        assert!(page.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
-    }
-    // The list above is complete: the parser itself names every key it knows.
-    for section in [
-        "",
-        "[server]\n",
-        "[worker]\n",
-        "[quotas]\n",
-        "[store]\n",
-        "[artifacts]\n",
-        "[cluster]\n",
-        "[image]\n",
-        "[model]\n",
-        "[network]\n",
-        "[budget]\n",
-        "[sandbox]\n",
-        "[sandbox.warm]\n",
-        "[secrets.x]\nhosts = []\n",
-        "[mcp.x]\n",
-        "[memory]\n",
-        "[limits]\n",
-        "[max_limits]\n",
-    ] {
-        let error = error_of(&format!("{section}nonsense = 1\n"));
-        for key in error.split('`').skip(3).step_by(2) {
-            let known = all.split_whitespace().any(|each| each == key);
-            let is_section = [
-                "server",
-                "quotas",
-                "worker",
-                "store",
-                "artifacts",
-                "cluster",
-                "image",
-                "model",
-                "network",
-                "budget",
-                "sandbox",
-                "warm",
-                "secrets",
-                "mcp",
-                "memory",
-                "limits",
-                "max_limits",
-            ];
-            assert!(known || is_section.contains(&key), "{key} is missing in this test");
+    let mut sections = vec![(String::new(), String::new())];
+    let mut seen = 0;
+    while let Some((section, heading)) = sections.pop() {
+        let text = documented(&heading);
+        let text = text.unwrap_or_else(|| panic!("docs/configuration.md has no `[{heading}]`"));
+        let told = keys_in(text);
+        let mut known = BTreeSet::new();
+        for key in keys_of(&section) {
+            let below = if section.is_empty() { key.clone() } else { format!("{section}.{key}") };
+            if documented(&below).is_some() {
+                sections.push((below.clone(), below));
+            } else if documented(&format!("{below}.NAME")).is_some() {
+                sections.push((format!("{below}.x"), format!("{below}.NAME")));
+            } else {
+                known.insert(key);
+            }
         }
+        let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
+        assert_eq!(
+            told, known,
+            "docs/configuration.md (left) and the parser (right), `[{heading}]`"
+        );
+        seen += known.len();
     }
+    assert!(seen > 60, "only {seen} keys were found");
+}
+
+fn every_command(of: &clap::Command) -> Vec<&clap::Command> {
+    let below = of.get_subcommands().flat_map(every_command);
+    std::iter::once(of).chain(below).collect()
+}
+
+#[test]
+fn every_variable_and_every_command_is_documented() {
+    let program = <cli::Arguments as clap::CommandFactory>::command();
+    let arguments = every_command(&program).into_iter().flat_map(clap::Command::get_arguments);
+    let variables: BTreeSet<&str> =
+        arguments.filter_map(|argument| argument.get_env()?.to_str()).collect();
+    assert!(variables.len() > 8, "{variables:?}");
+    for variable in variables {
+        assert!(PAGE.contains(&format!("`{variable}`")), "{variable} is not documented");
+    }
+    let commands = PAGE.split("\n## ").find(|part| part.starts_with("The commands\n")).unwrap();
+    let told: BTreeSet<&str> = commands
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `bellglass ")?.split(['`', ' ']).next())
+        .collect();
+    let known: BTreeSet<&str> = program.get_subcommands().map(clap::Command::get_name).collect();
+    assert_eq!(told, known, "docs/configuration.md (left) and the program (right)");
 }
 
 /// The bounds of `docs/guarantees.md`: workers look at the queue every second, and an orphaned sandbox is

@@ -91,35 +91,94 @@ fn the_exit_code_of_run_tells_how_the_job_ended() {
     assert_eq!(zips.count(), 1);
 }
 
+/// The commands that a command's help lists.
+fn listed(help: &str) -> Vec<String> {
+    let list = help.split("\nCommands:\n").nth(1).unwrap_or_default();
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !name.is_empty() && *name != "help").map(str::to_owned).collect()
+}
+
 #[test]
 fn every_command_explains_itself() {
     let folder = folder();
-    for command in [
-        "",
-        "serve",
-        "run",
-        "submit",
-        "status",
-        "logs",
-        "cancel",
-        "download",
-        "jobs",
-        "image",
-        "image build",
-        "image list",
-        "image inspect",
-        "verify",
-        "doctor",
-        "version",
-    ] {
-        let mut arguments: Vec<&str> = command.split_whitespace().collect();
-        arguments.push("--help");
+    let mut left = vec![Vec::new()];
+    let mut explained = Vec::new();
+    while let Some(command) = left.pop() {
+        let arguments: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
         let help = in_folder(folder.path(), &arguments);
-        assert!(help.status.success(), "{command}");
-        assert!(stdout(&help).contains("Usage: bellglass"), "{command}: {}", stdout(&help));
-        assert!(stdout(&help).contains("--json"), "{command}: {}", stdout(&help));
+        let said = stdout(&help);
+        assert!(help.status.success(), "{command:?}: {}", stderr(&help));
+        assert!(said.contains("Usage: bellglass"), "{command:?}: {said}");
+        assert!(said.contains("--json"), "{command:?}: {said}");
+        // What it is for comes first.
+        assert!(!said.starts_with("Usage"), "{command:?}: {said}");
+        let below = listed(&said).into_iter();
+        left.extend(below.map(|name| command.iter().cloned().chain([name]).collect()));
+        explained.push(command.join(" "));
     }
+    for known in ["", "serve", "attach", "mcp", "image build", "memory edit", "token revoke"] {
+        assert!(explained.iter().any(|command| command == known), "{known}: {explained:?}");
+    }
+    assert!(explained.len() > 30, "{explained:?}");
     assert!(stdout(&in_folder(folder.path(), &["--help"])).contains("Exit codes"));
+}
+
+#[test]
+fn the_doctor_has_a_finding_on_every_subject_and_a_fix_for_all_that_is_not_good() {
+    let folder = folder();
+    let findings = |variables: &[(&str, &str)]| -> Vec<Value> {
+        let mut command = bellglass(folder.path());
+        for name in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST"] {
+            command.env_remove(name);
+        }
+        command.args(["doctor", "--json"]).envs(variables.iter().copied());
+        let said: Value = serde_json::from_slice(&run(&mut command).stdout).unwrap();
+        said["findings"].as_array().unwrap().clone()
+    };
+    let none = folder.path().join("no-images");
+    let bare = findings(&[("BELLGLASS_IMAGES", none.to_str().unwrap())]);
+    let equipped = findings(&[("OPENAI_API_KEY", "k"), ("KUBECONFIG", "/nowhere")]);
+    for found in [&bare, &equipped] {
+        for subject in [
+            "kernel",
+            "namespaces",
+            "user mappings",
+            "control groups",
+            "system-call filter",
+            "landlock",
+            "image building",
+            "KVM",
+            "Docker",
+            "Kubernetes",
+            "display",
+            "gVisor",
+            "model",
+            "image",
+        ] {
+            let count = found.iter().filter(|finding| finding["subject"] == subject).count();
+            assert_eq!(count, 1, "{subject}: {found:#?}");
+        }
+        for finding in found {
+            assert!(!text(finding, "detail").is_empty(), "{finding:#}");
+            let is_good = finding["verdict"] == "good";
+            let fix = finding["fix"].as_str().unwrap_or_default();
+            assert_eq!(fix.is_empty(), is_good, "{finding:#}");
+        }
+    }
+    let of = |found: &[Value], subject: &str| {
+        found.iter().find(|finding| finding["subject"] == subject).unwrap().clone()
+    };
+    // A device that opens and a file that names a cluster prove nothing.
+    for subject in ["KVM", "Kubernetes"] {
+        assert_eq!(of(&equipped, subject)["verdict"], "absent");
+    }
+    assert!(text(&of(&equipped, "Kubernetes"), "detail").contains("KUBECONFIG"));
+    assert!(text(&of(&bare, "display"), "fix").contains("bellglass image build desktop"));
+    assert_eq!(of(&equipped, "display")["verdict"], "good");
+    assert!(text(&of(&bare, "model"), "fix").contains("OPENAI_API_KEY"));
+    assert!(text(&of(&equipped, "model"), "detail").contains("openai/"));
+    assert!(text(&of(&bare, "image"), "fix").contains("bellglass image build"));
 }
 
 #[test]
@@ -137,9 +196,8 @@ fn version_doctor_and_images_speak_json() {
     let doctor = parsed(&["doctor", "--json"]);
     assert_eq!(doctor["works"], true, "{doctor:#}");
     let findings = doctor["findings"].as_array().unwrap();
-    for subject in ["image", "sandbox", "gVisor", "model"] {
-        assert!(findings.iter().any(|finding| finding["subject"] == subject), "{subject}");
-    }
+    let sandbox = findings.iter().find(|finding| finding["subject"] == "sandbox").unwrap();
+    assert_eq!(sandbox["verdict"], "good", "{doctor:#}");
     let report = parsed(&["doctor", "--sandbox", "--json"]);
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.len() > 15 && checks.iter().all(|check| check["holds"] == true), "{checks:#?}");
@@ -158,6 +216,13 @@ fn version_doctor_and_images_speak_json() {
     for package in ["bash", "git", "python3", "ripgrep"] {
         assert!(installed.iter().any(|each| text(each, "name") == package), "{package}");
     }
+    // What is shown for people is the recipe as one could build it again, and the same packages.
+    let words = stdout(&in_folder(folder.path(), &["image", "inspect", "base"]));
+    let (_, rest) = words.split_once("\nrecipe\n").unwrap();
+    let (recipe, packages) = rest.split_once("\n\npackages ").unwrap();
+    let recipe: toml::Table = recipe.parse().unwrap();
+    assert_eq!(serde_json::to_value(&recipe).unwrap(), base["recipe"]);
+    assert_eq!(packages.lines().count(), 1 + installed.len());
     assert!(stdout(&in_folder(folder.path(), &["image", "list"])).contains("base"));
     assert_fails(&in_folder(folder.path(), &["image", "inspect", "nope"]), 1, "no image named");
 }
