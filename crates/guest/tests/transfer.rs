@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use bellglass_protocol::wire::{Entry, EntryKind, Frame, Receipt, Reply, Request};
-use support::{Client, TestGuest};
+use support::{Client, TestGuest, assert_root};
 
 fn error_code(reply: Reply) -> String {
     match reply {
@@ -171,10 +171,7 @@ async fn a_pack_holds_everything_and_follows_nothing() {
 
 #[tokio::test]
 async fn what_cannot_be_read_is_said() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("only root can work on files as somebody else");
-        return;
-    }
+    assert_root("can work on files as somebody else");
     // As in a sandbox where the guest is root but works on files as the tools' user.
     let guest = TestGuest::start_with(|| {
         // SAFETY: changes the file ids of this thread only.
@@ -226,10 +223,7 @@ async fn a_bottomless_folder_is_packed_to_a_bound() {
 #[tokio::test]
 async fn what_its_owner_has_closed_is_packed_with_its_mode() {
     const OWNER: u32 = 65_534;
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("only root can work on files as somebody else");
-        return;
-    }
+    assert_root("can work on files as somebody else");
     // As in a sandbox where the guest is root but works on files as the tools' user.
     let guest = TestGuest::start_with(|| {
         // SAFETY: changes the file ids of this thread only.

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use crate::attempt::{assert_refused, assert_refused_to_all, look};
-use crate::support::plain_user::PlainUser;
+use crate::attempt::{assert_refused, assert_refused_to_all, look, users};
 use crate::support::{Options, TestServer};
 
 /// A setting of the host's kernel.
@@ -103,7 +102,7 @@ crashed = subprocess.run(['bash', '-c', 'kill -SEGV $$']).returncode
 found = [sorted(set(map(tuple, found))), crashed, [name for name in os.listdir() if name.startswith('core')]]
 print(json.dumps(found))
 "#;
-    for user in [None, Some(PlainUser::WithRange), Some(PlainUser::WithSingleId)] {
+    for &user in users() {
         let server = TestServer::with(Options { user, ..Options::default() });
         let found = look(&server, TRY).await;
         assert_eq!(found, serde_json::json!([[[1, 1]], -11, []]), "{user:?}");

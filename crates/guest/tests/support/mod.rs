@@ -28,6 +28,12 @@ pub struct TestGuest {
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
+/// Ends a test that would show nothing without root; `make test` leaves it out for others.
+#[track_caller]
+pub fn assert_root(only_root: &str) {
+    assert!(rustix::process::geteuid().is_root(), "only root {only_root}");
+}
+
 pub async fn connect(socket: &Path) -> Client {
     let stream = UnixStream::connect(socket).await.unwrap();
     let (mux, _, driver) = multiplex(stream, End::Worker);
