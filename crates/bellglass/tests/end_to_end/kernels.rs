@@ -127,6 +127,91 @@ async fn typescript_keeps_its_state() {
 }
 
 #[tokio::test]
+async fn what_a_cell_prints_is_seen_while_it_runs() {
+    let server = TestServer::start();
+    let in_python = "import os, time\nprint('first')\n\
+                     while not os.path.exists('go'): time.sleep(0.01)\nprint('second')";
+    let in_typescript = "const there = () => Deno.stat('go').then(() => true, () => false);\n\
+                         console.log('first');\n\
+                         while (!(await there())) await new Promise((go) => setTimeout(go, 10));\n\
+                         console.log('second');";
+    for call in [python(in_python), typescript(in_typescript)] {
+        let job = server.submit(&json!({ "steps": [call] })).await;
+        let event = server.wait_for_step(&job, "step.output", 1).await;
+        assert_eq!((text(&event, "text"), text(&event, "stream")), ("first\n", "stdout"));
+        server.let_go(&job).await;
+        let job = server.wait_for_end(&job).await;
+        assert_eq!(step(&job, 1)["stdout"], "first\nsecond\n", "{job:#}");
+    }
+}
+
+#[tokio::test]
+async fn typescript_gives_rich_results() {
+    let server = TestServer::start();
+    let table = "await Deno.jupyter.display({ 'text/plain': 'a table', 'text/html': '<table></table>' }, { raw: true })";
+    // A picture of one pixel.
+    let picture = "const png = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==';\n\
+                   await Deno.jupyter.display({ 'image/png': png, 'text/plain': 'a pixel' }, { raw: true });";
+    let job = server
+        .run(&json!({ "steps": [
+            typescript(table),
+            typescript(picture),
+            typescript("Deno.jupyter.html`<b>${6 * 7}</b>`"),
+            typescript("({ [Symbol.for('Jupyter.display')]: () => ({ 'text/markdown': '*own*' }) })"),
+        ]}))
+        .await;
+    assert_succeeded(&job, 1..=4);
+    let id = text(&job, "job_id");
+    let kinds = ["text/html", "image/png", "text/html", "text/markdown"];
+    for (n, (kind, content)) in (1..).zip(kinds.into_iter().zip([
+        &b"<table></table>"[..],
+        b"\x89PNG\r\n\x1a\n",
+        b"<b>42</b>",
+        b"*own*",
+    ])) {
+        let given = &step(&job, n)["attachments"];
+        assert_eq!(given.as_array().map(Vec::len), Some(1), "{:#}", step(&job, n));
+        assert_eq!(text(&given[0], "media_type"), kind);
+        let sent = server.get(&format!("/jobs/{id}/steps/{n}/attachments/1")).await;
+        assert!(sent.bytes().await.unwrap().starts_with(content), "{kind}");
+    }
+    assert_eq!(step(&job, 1)["stdout"], "a table\n", "{:#}", step(&job, 1));
+    assert_eq!(step(&job, 2)["stdout"], "a pixel\n", "{:#}", step(&job, 2));
+}
+
+/// Deno's kernel has ports, which any program of the sandbox may have taken when it starts anew.
+#[tokio::test]
+async fn a_kernel_whose_ports_are_taken_gets_others() {
+    let server = TestServer::start();
+    let take = "import os, signal, socket, subprocess, sys, time\n\
+        lines = [line.split() for line in open('/proc/net/tcp')][1:]\n\
+        ports = [int(line[1].split(':')[1], 16) for line in lines if line[3] == '0A']\n\
+        for pid in subprocess.run(['pgrep', '-f', 'deno[ ]jupyter'], capture_output=True).stdout.split():\n\
+        \x20   os.kill(int(pid), signal.SIGKILL)\n\
+        held = []\n\
+        while len(held) < len(ports):\n\
+        \x20   try:\n\
+        \x20       held.append(socket.create_server(('127.0.0.1', ports[len(held)])))\n\
+        \x20   except OSError: time.sleep(0.01)\n\
+        print(len(held), flush=True)\n\
+        # They accept connections as long as this goes on, and never say a word.\n\
+        if os.fork() == 0:\n\
+        \x20   os.setsid(); os.dup2(os.open('/dev/null', os.O_RDWR), 1); os.dup2(1, 2); time.sleep(10000)";
+    let job = server
+        .run(&json!({ "steps": [
+            typescript("const before = 1; before"),
+            with(python(take), "fresh", true),
+            typescript("typeof before"),
+            typescript("6 * 7"),
+        ]}))
+        .await;
+    assert_succeeded(&job, 1..=4);
+    assert_eq!(step(&job, 2)["stdout"], "5\n", "{:#}", step(&job, 2));
+    assert!(text(step(&job, 3), "stdout").contains("undefined"), "{:#}", step(&job, 3));
+    assert_eq!(step(&job, 4)["stdout"], "42\n", "{:#}", step(&job, 4));
+}
+
+#[tokio::test]
 async fn kernels_work_on_gvisors_kernel() {
     let server = TestServer::start();
     if !has_gvisor(&server).await {

@@ -1,11 +1,12 @@
 //! The usual tools over TLS through the proxy, with nothing set up by whoever wrote the job.
 
+use std::path::Path;
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::https::{HttpsHost, TestAuthority};
-use crate::support::{Options, TestServer, python, shell, step, wait_for_go};
+use crate::support::{Options, TestServer, archive, python, shell, step, text, wait_for_go};
 
 /// Uses the registries that this host itself is configured for.
 #[tokio::test]
@@ -25,6 +26,86 @@ async fn packages_are_installed_as_on_any_machine() {
     for (n, expected) in [(1, "six\n"), (2, "  1\n"), (3, "Hello, world!\n"), (4, "  1\n")] {
         assert_eq!(step(&job, n)["stdout"], expected, "{:#}", step(&job, n));
     }
+}
+
+/// A registry of this test's own with one package, which no other has.
+async fn own_registry(authority: &TestAuthority, folder: &Path) -> HttpsHost {
+    const NAME: &str = "bellglass-greeting";
+    let package = json!({ "name": NAME, "version": "1.0.0", "type": "module", "main": "index.js" });
+    std::fs::create_dir(folder.join("package")).unwrap();
+    std::fs::write(folder.join("package/package.json"), package.to_string()).unwrap();
+    let code = "export default (name) => `hello ${name}`;\n";
+    std::fs::write(folder.join("package/index.js"), code).unwrap();
+    let mut tar = Command::new("tar");
+    tar.current_dir(folder).args(["-czf", "greeting.tgz", "package"]);
+    assert!(tar.status().unwrap().success());
+    let registry = HttpsHost::start(authority, Some(folder)).await;
+    let mut version = package;
+    version["dist"] = json!({ "tarball": format!("{}/greeting.tgz", registry.url()) });
+    let about = json!({
+        "name": NAME, "dist-tags": { "latest": "1.0.0" }, "versions": { "1.0.0": version },
+    });
+    std::fs::write(folder.join(NAME), about.to_string()).unwrap();
+    registry
+}
+
+/// Nothing in the workspace says where packages come from; the host's own settings do.
+#[tokio::test]
+async fn typescript_imports_from_the_hosts_npm_registry() {
+    let (authority, folder) = (TestAuthority::new(), tempfile::tempdir().unwrap());
+    let registry = own_registry(&authority, folder.path()).await;
+    let server = TestServer::with(Options {
+        config: "[network]\nprivate_exceptions = [\"127.0.0.2\"]\n",
+        environment: vec![authority.environment(), ("npm_config_registry", registry.url())],
+        ..Options::default()
+    });
+    let import = "import greet from 'npm:bellglass-greeting@1.0.0'; console.log(greet('Ada'));";
+    let job = server
+        .run(&json!({
+            "network": { "allow": [registry.place()] },
+            "steps": [
+                shell("ls -A"),
+                json!({ "tool": "typescript", "code": import }),
+                json!({ "tool": "typescript", "fresh": true, "code": import }),
+            ],
+        }))
+        .await;
+    for (n, expected) in [(1, ""), (2, "hello Ada\n"), (3, "hello Ada\n")] {
+        assert_eq!(step(&job, n)["stdout"], expected, "{:#}", step(&job, n));
+    }
+}
+
+#[tokio::test]
+async fn a_running_python_kernel_finds_what_pip_installed() {
+    let server = TestServer::start();
+    let cell = |code: &str| json!({ "tool": "python", "code": code });
+    let job = server
+        .run(&json!({
+            "network": "registries",
+            "steps": [
+                cell("kept = 41\nimport toolz"),
+                shell("pip install --quiet toolz"),
+                cell("import toolz\ntoolz.last([kept, kept + 1])"),
+                cell("%pip install --quiet cowsay\nimport cowsay\n(cowsay.__name__, kept)"),
+            ],
+        }))
+        .await;
+    let missing = text(&step(&job, 1)["error"], "message");
+    assert!(missing.starts_with("ModuleNotFoundError"), "{missing}");
+    assert_eq!(step(&job, 3)["stdout"], "42\n", "{job:#}");
+    assert!(text(step(&job, 4), "stdout").ends_with("('cowsay', 41)\n"), "{job:#}");
+}
+
+#[tokio::test]
+async fn the_example_with_an_npm_import_runs() {
+    let server = TestServer::start();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/typescript.json");
+    let example: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let job = server.run(&example).await;
+    assert_eq!((text(&job, "status"), &job["failed_steps"]), ("completed", &json!([])), "{job:#}");
+    let mut left = server.archive(text(&job, "job_id")).await;
+    assert_eq!(archive::text(&mut left, "total.txt"), "2 days + 1h + 90s = 2 days\n");
+    assert!(archive::text(&mut left, "typescript.ipynb").contains("npm:ms"));
 }
 
 /// The image has no cargo, so this host's own is lent to the job.

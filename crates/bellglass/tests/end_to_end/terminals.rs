@@ -104,6 +104,103 @@ async fn a_pager_git_and_npm_work_as_for_a_person() {
     assert_eq!(text(step(&job, 16), "stdout"), "42\n", "{:#}", step(&job, 15));
 }
 
+/// What keeps a terminal waiting or floods it, each followed by a sign of life.
+fn wedges() -> Vec<Value> {
+    let timed = |command: &str| json!({ "tool": "shell", "session": "main", "command": command, "timeout": 0.5 });
+    let answer = |text: &str| json!({ "tool": "send_input", "session": "main", "text": text, "wait_for": { "exit": {} } });
+    let ask = "python3 -c 'import getpass; print(len(getpass.getpass()))'";
+    vec![
+        // Prompts that go past standard input, to the terminal itself.
+        until(&format!("{ask} </dev/null"), json!({ "pattern": "Password: $" })),
+        answer("secret\n"),
+        until("su -c true root", json!({ "pattern": "Password: $" })),
+        answer("wrong\n"),
+        timed(ask),
+        typed("echo still here"),
+        timed("sleep infinity"),
+        typed("echo still here"),
+        timed("yes"),
+        typed("echo still here"),
+        typed("head -c 100000000 /dev/zero | tr '\\0' a"),
+        typed("echo still here"),
+        typed("printf 'a\\xff\\xfe\\x00b\\xc3\\n'"),
+        typed("head -c 3000000 /dev/urandom; printf '\\033c\\033\\\\\\007'; stty sane"),
+        typed("echo; echo still here"),
+        typed("exec >&- 2>&-"),
+        typed("exec >/dev/tty 2>&1"),
+        typed("echo still here"),
+        typed(
+            "(setsid sleep infinity &); nohup sh -c 'sleep infinity & sleep infinity' & disown -a",
+        ),
+        typed("(setsid sh -c 'exec <&- >&- 2>&-; sleep infinity' &); echo still here"),
+    ]
+}
+
+#[tokio::test]
+async fn nothing_wedges_a_session() {
+    let server = TestServer::start();
+    let job = server
+        .run(&json!({ "steps": wedges(), "limits": { "output": "200MB", "total_output": "1GB" } }))
+        .await;
+    assert_eq!(job["status"], "completed", "{job:#}");
+    assert!(text(step(&job, 2), "stdout").ends_with("6\n"), "{:#}", step(&job, 2));
+    assert!(!text(step(&job, 2), "output").contains("secret"), "{:#}", step(&job, 2));
+    assert_eq!(text(step(&job, 4), "status"), "failed", "{:#}", step(&job, 4));
+    assert!(text(step(&job, 4), "stdout").contains("su: "), "{:#}", step(&job, 4));
+    for n in [5, 7, 9] {
+        assert_eq!(text(step(&job, n), "status"), "timed_out", "{:#}", step(&job, n));
+    }
+    assert!(text(step(&job, 9), "stdout").starts_with("y\ny\n"), "{:#}", step(&job, 9));
+    assert_eq!(step(&job, 11)["output_bytes"], 100_000_000);
+    assert_eq!(step(&job, 13)["stdout"], "a\u{fffd}\u{fffd}\u{0}b\u{fffd}\n");
+    assert!(step(&job, 14)["output_bytes"].as_u64().unwrap() > 2_000_000, "{:#}", step(&job, 14));
+    for n in [6, 8, 10, 12, 15, 18, 20] {
+        let alive = step(&job, n);
+        assert!(text(alive, "stdout").ends_with("still here\n"), "{alive:#}");
+        assert_eq!(text(alive, "status"), "succeeded", "{alive:#}");
+    }
+}
+
+/// The same where there is no terminal: nobody can be asked, and nothing is waited for.
+#[tokio::test]
+async fn nothing_wedges_a_step_without_a_session() {
+    let server = TestServer::start();
+    let plain = |command: &str| json!({ "tool": "shell", "command": command, "timeout": 60 });
+    let timed = |command: &str| json!({ "tool": "shell", "command": command, "timeout": 0.5 });
+    let job = server
+        .run(&json!({ "steps": [
+            plain("python3 -c 'import getpass; getpass.getpass()'"),
+            plain("su -c true root"),
+            plain("read line"),
+            plain("cat </dev/tty"),
+            plain("git -c core.pager=less log; less /etc/passwd | wc -l"),
+            plain("head -c 100000000 /dev/zero | tr '\\0' a"),
+            plain("printf 'a\\xff\\xfe\\x00b\\xc3\\n'"),
+            plain("exec >&- 2>&-; exec <&-; sleep 0.1"),
+            plain("(setsid sleep infinity &); nohup sleep infinity & echo left behind"),
+            timed("echo begun; sleep infinity"),
+            timed("yes"),
+            timed("trap '' INT TERM HUP; (setsid sleep infinity) & sleep infinity"),
+            plain("echo still here"),
+        ], "limits": { "output": "200MB", "total_output": "1GB" } }))
+        .await;
+    assert_eq!(job["status"], "completed", "{job:#}");
+    for n in 1..=4 {
+        assert_eq!(text(step(&job, n), "status"), "failed", "{:#}", step(&job, n));
+    }
+    assert!(text(step(&job, 1), "stderr").contains("EOFError"), "{:#}", step(&job, 1));
+    assert_eq!(step(&job, 6)["output_bytes"], 100_000_000);
+    assert_eq!(step(&job, 7)["stdout"], "a\u{fffd}\u{fffd}\u{0}b\u{fffd}\n");
+    assert_eq!(step(&job, 8)["exit_code"], 0, "{:#}", step(&job, 8));
+    assert_eq!(step(&job, 9)["stdout"], "left behind\n", "{:#}", step(&job, 9));
+    for (n, begins) in [(10, "begun\n"), (11, "y\ny\n"), (12, "")] {
+        let late = step(&job, n);
+        assert_eq!(text(late, "status"), "timed_out", "{late:#}");
+        assert!(text(late, "stdout").starts_with(begins), "{late:#}");
+    }
+    assert_eq!(step(&job, 13)["stdout"], "still here\n", "{:#}", step(&job, 13));
+}
+
 #[tokio::test]
 async fn a_session_works_on_gvisors_kernel() {
     let server = TestServer::start();

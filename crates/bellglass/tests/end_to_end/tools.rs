@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TestServer, python, shell, step, text};
+use crate::support::{TestServer, archive, python, shell, step, text, wait_for_go};
 
 #[tokio::test]
 async fn a_shell_step_has_a_folder_an_environment_and_a_time_limit() {
@@ -94,6 +94,48 @@ async fn every_file_tool_does_its_work() {
 }
 
 #[tokio::test]
+async fn several_edits_copies_globs_and_diffs_work_in_a_sandbox() {
+    let server = TestServer::start();
+    let source = "def f():\r\n\tif a:\r\n\t\tone()  \r\n\ttwo()\r\n";
+    let job = server
+        .submit(&json!({
+            "files": [{ "path": "src/old.py", "content": source }],
+            "steps": [
+                { "tool": "copy_file", "from": "src/old.py", "to": "src/new.py" },
+                // As a model writes it that saw neither tabs nor carriage returns.
+                { "tool": "multi_edit", "path": "src/new.py", "edits": [
+                    { "old": "f()", "new": "g()" },
+                    { "old": "    if a:\n        one()\n", "new": "    if a:\n        if b:\n            one()\n" },
+                ]},
+                { "tool": "edit_file", "path": "src/new.py", "old": "\t", "new": "x" },
+                { "tool": "copy_file", "from": "src", "to": "kept" },
+                { "tool": "copy_file", "from": "src", "to": "src/in" },
+                { "tool": "find_files", "glob": "*.py" },
+                { "tool": "diff_files", "from": "src/old.py", "to": "src/new.py" },
+                wait_for_go(),
+                shell("patch --binary -s src/old.py < the.diff && cmp src/old.py src/new.py && cmp kept/new.py src/new.py && echo alike"),
+            ],
+        }))
+        .await;
+    server.wait_for_step(&job, "step.output", 8).await;
+    // By way of whoever reads the answer, since that is who would give it to `patch`.
+    let diff = text(step(&server.job(&job).await, 7), "output").to_owned();
+    assert_eq!(server.put_file(&job, "the.diff", diff).await.status(), 204);
+    server.let_go(&job).await;
+    let job = server.wait_for_end(&job).await;
+    assert_eq!(job["failed_steps"], json!([3, 5]), "{job:#}");
+    assert!(text(step(&job, 2), "output").contains("edit 2: "), "{:#}", step(&job, 2));
+    assert_eq!(step(&job, 3)["error"]["code"], "not_unique");
+    assert_eq!(step(&job, 5)["error"]["code"], "into_itself");
+    let found = "kept/new.py\nkept/old.py\nsrc/new.py\nsrc/old.py\n";
+    assert_eq!(text(step(&job, 6), "output"), found);
+    assert_eq!(step(&job, 9)["stdout"], "alike\n", "{:#}", step(&job, 9));
+    let mut left = server.archive(text(&job, "job_id")).await;
+    let edited = "def g():\r\n\tif a:\r\n\t\tif b:\r\n\t\t\tone()\r\n\ttwo()\r\n";
+    assert_eq!(archive::text(&mut left, "src/new.py"), edited);
+}
+
+#[tokio::test]
 async fn file_tools_stay_inside_whatever_symlinks_say() {
     let server = TestServer::start();
     let links = "ln -s /etc etc; ln -s /etc/passwd passwd; ln -s .. up; ln -s loop loop; \
@@ -113,16 +155,21 @@ async fn file_tools_stay_inside_whatever_symlinks_say() {
             { "tool": "edit_file", "path": "passwd", "old": "root", "new": "toor" },
             { "tool": "move_file", "from": "mine", "to": "up/tmp/mine" },
             { "tool": "move_file", "from": "etc/hostname", "to": "hostname" },
+            { "tool": "copy_file", "from": "etc", "to": "copied" },
+            { "tool": "copy_file", "from": "mine", "to": "up/tmp/mine" },
+            { "tool": "multi_edit", "path": "passwd", "edits": [{ "old": "root", "new": "toor" }] },
+            { "tool": "diff_files", "from": "mine", "to": "passwd" },
+            { "tool": "find_files", "glob": "passwd", "path": "etc" },
             { "tool": "delete_file", "path": "up/tmp", "recursive": true },
             { "tool": "list_files", "path": "etc" },
             { "tool": "search_files", "pattern": "root:", "path": "passwd" },
-            shell("ls -d /tmp/evil /tmp/outside /tmp/mine hostname 2>/dev/null; ls -d /tmp mine"),
+            shell("ls -d /tmp/evil /tmp/outside /tmp/mine hostname copied 2>/dev/null; ls -d /tmp mine"),
         ]}))
         .await;
-    for n in 2..=16 {
+    for n in 2..=21 {
         let refused = step(&job, n);
         assert_eq!(text(refused, "status"), "failed", "{refused:#}");
         assert!(!text(refused, "output").contains("root:x"), "{refused:#}");
     }
-    assert_eq!(step(&job, 17)["stdout"], "/tmp\nmine\n");
+    assert_eq!(step(&job, 22)["stdout"], "/tmp\nmine\n");
 }
