@@ -7,6 +7,7 @@ mod headers;
 mod key;
 mod name;
 mod pass;
+mod policy;
 mod proxy;
 mod refusal;
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bellglass_store::access::TokenHash;
 use jiff::Timestamp;
@@ -71,6 +72,9 @@ async fn serve(
     if headers::are_too_large(request.headers()) {
         return Err(Refusal::HeadersTooLarge);
     }
+    if policy::asks_for_service_worker(request.headers()) {
+        return Err(Refusal::ServiceWorker);
+    }
     // A program that has our token needs no ticket, and the app must not see the token.
     let shown = guard::take_token(server, request.headers_mut(), app.job).await;
     let (caller, opener) = match shown.map_err(|_| Refusal::NotAdmitted)? {
@@ -87,7 +91,7 @@ async fn serve(
     let stream = reach::connect(server, app.job, app.service.inside()).await?;
     let forwarded = proxy::forward(server, caller, stream, request).await;
     let mut response = forwarded.map_err(|_| Refusal::BadAnswer)?;
-    keep_from_other_frames(response.headers_mut(), opener.as_deref());
+    policy::keep_to_itself(response.headers_mut(), host, opener.as_deref());
     Ok(response)
 }
 
@@ -147,15 +151,6 @@ fn is_of_this_origin(request: &Request, host: &Authority) -> bool {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     let is_foreign_site = matches!(site, Some(b"cross-site" | b"same-site"));
     !is_foreign_origin && (!is_foreign_site || arrives)
-}
-
-/// Beside the app itself, only the page from which it was opened may show it within itself. A policy
-/// of the app's own stays: browsers keep to all that they are given.
-fn keep_from_other_frames(headers: &mut HeaderMap, opener: Option<&str>) {
-    let policy = format!("frame-ancestors 'self' {}", opener.unwrap_or_default());
-    if let Ok(policy) = HeaderValue::try_from(policy.trim_end()) {
-        headers.append(header::CONTENT_SECURITY_POLICY, policy);
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub(super) enum Refusal {
     /// A page of another origin made the request.
     OtherOrigin,
     HeadersTooLarge,
+    /// A page wants a program of its own between the browser and us.
+    ServiceWorker,
     NothingListens,
     NotRunning,
     Busy,
@@ -66,6 +68,13 @@ impl Refusal {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
                 "The request's headers are too large",
                 "The headers of a request to an app may have 64 KiB; clear this site's cookies.".into(),
+            ),
+            Self::ServiceWorker => (
+                StatusCode::FORBIDDEN,
+                "No service workers here",
+                "Pages of sandboxes may not have service workers: what one answers would not be kept \
+                 from reaching other hosts."
+                    .into(),
             ),
             Self::NothingListens => (
                 StatusCode::BAD_GATEWAY,

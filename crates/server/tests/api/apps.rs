@@ -102,7 +102,16 @@ async fn an_app_is_shown_under_a_host_name_of_its_own() {
         assert_eq!(shown.header("x-hop"), "");
         assert_eq!(self::cookies(&shown), ["own=1"]);
         let policies: Vec<_> = shown.headers.get_all("content-security-policy").iter().collect();
-        assert_eq!(policies, ["img-src 'none'", "frame-ancestors 'self' http://localhost:8000"]);
+        let [own, ours] = policies[..] else { panic!("{policies:?}") };
+        assert_eq!(own, "img-src 'none'");
+        let ours = ours.to_str().unwrap();
+        assert!(ours.starts_with("default-src 'self' "), "{ours}");
+        assert!(ours.contains(&format!("connect-src 'self' ws://{host} ")), "{ours}");
+        assert!(ours.ends_with("frame-ancestors 'self' http://localhost:8000"), "{ours}");
+        assert_eq!(shown.header("referrer-policy"), "same-origin");
+        // A service worker could answer in our place.
+        let worker = [("cookie", sent.as_str()), ("service-worker", "script")];
+        assert_eq!(at(&server, &host, "/sw.js", &worker).await.status, StatusCode::FORBIDDEN);
     }
 }
 
