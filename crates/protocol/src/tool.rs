@@ -75,14 +75,16 @@ tools! {
     /// Reads lines of a text file, each with its number. A long file is read in parts by `offset`
     /// and `limit`. A picture (PNG, JPEG, GIF, WebP) comes as a picture.
     tool "read_file" => ReadFile(ReadFile),
-    /// Replaces an exact piece of text in a file. The text must occur exactly once, unless all
-    /// occurrences are to be replaced.
+    /// Replaces a piece of text in a file. The text must occur exactly once, unless all occurrences are
+    /// to be replaced. A text that occurs nowhere as it is given, but once with other spaces at the ends
+    /// of lines, another indentation or `\r\n`, is replaced there, with the new text written as the
+    /// file is; the answer says so.
     tool "edit_file" => EditFile(EditFile),
-    /// Makes several replacements in one file, one after the other: all of them, or none if one of
-    /// them cannot be made.
+    /// Makes several replacements in one file, one after the other, each as `edit_file` does: all of
+    /// them, or none if one of them cannot be made.
     tool "multi_edit" => MultiEdit(MultiEdit),
-    /// Copies a file of the workspace, of any size and content. Nothing may stand at the new path;
-    /// missing folders are made.
+    /// Copies a file of the workspace, of any size and content, or a folder with all that is in it.
+    /// Nothing may stand at the new path; missing folders are made.
     tool "copy_file" => CopyFile(CopyFile),
     /// Moves or renames a file or a folder of the workspace. Nothing may stand at the new path;
     /// missing folders are made.

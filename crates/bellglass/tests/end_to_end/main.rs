@@ -29,6 +29,7 @@ mod mcp;
 mod memories;
 mod network;
 mod network_changes;
+mod notebooks;
 mod output;
 mod packages;
 mod people;
