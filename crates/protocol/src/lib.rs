@@ -19,6 +19,7 @@ pub mod model;
 pub mod model_offer;
 pub mod mux;
 pub mod network;
+pub mod picture;
 pub mod quantity;
 pub mod report;
 pub mod request;

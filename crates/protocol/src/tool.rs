@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity::Seconds;
 
-pub use desktop::{Action, Browse, Browser, Computer, Direction, Region, Xdot};
+pub use desktop::{Action, Browse, Browser, Computer, Direction, Region, Screenshot, Xdot};
 pub use files::{
     CopyFile, DeleteFile, DiffFiles, Edit, EditFile, Encoding, FindFiles, ListFiles, MoveFile,
     MultiEdit, ReadFile, SearchFiles, WriteFile,
@@ -103,6 +103,9 @@ tools! {
     tool "find_files" => FindFiles(FindFiles),
     /// Shows how two text files of the workspace differ, as a unified diff that `patch` understands.
     tool "diff_files" => DiffFiles(DiffFiles),
+    /// Takes a picture of the desktop, of a part of it or of a window; as `computer` does. The desktop
+    /// starts with the first call.
+    tool "screenshot" => Screenshot(Screenshot),
     /// Looks at the desktop and works on it: screenshots, pointer, keyboard, windows, clipboard. The
     /// desktop starts with the first call. Look at a screenshot before and after you act.
     tool "computer" => Computer(Computer),
@@ -125,11 +128,24 @@ impl ToolCall {
             Self::SendInput(call) => call.timeout,
             Self::WaitFor(call) => call.timeout,
             Self::Python(code) | Self::TypeScript(code) => code.timeout,
-            Self::Computer(call) => call.timeout,
+            Self::Computer(call) => call.time(),
             Self::Browser(call) => call.timeout.or(Some(Seconds::whole(60))),
             Self::Xdot(call) => call.timeout.or(Some(Seconds::whole(30))),
             _ => None,
         }
+    }
+
+    /// The call as it is made for a model: its pictures of the screen are taken in a size that the
+    /// model is shown as it is. So the points that the model names are points of the picture that the
+    /// desktop knows.
+    pub fn for_models(mut self) -> Self {
+        match &mut self {
+            Self::Screenshot(call) => call.fit = true,
+            Self::Computer(call) => call.fit |= call.action == Action::Screenshot,
+            Self::Browser(call) => call.fit |= call.action == Browse::Screenshot,
+            _ => {}
+        }
+        self
     }
 
     /// The call's fields without the tool's name.
@@ -163,7 +179,7 @@ impl ToolCall {
             Self::Computer(call) => call.text.as_deref().unwrap_or_default(),
             Self::Xdot(call) => &call.command,
             Self::Browser(call) => call.url.as_deref().or(call.text.as_deref()).unwrap_or_default(),
-            Self::ListPorts(_) => "",
+            Self::Screenshot(_) | Self::ListPorts(_) => "",
         }
     }
 }
@@ -179,6 +195,37 @@ mod tests {
         assert_eq!(call.name(), "shell");
         assert_eq!(call.timeout().unwrap().get(), 2.0);
         assert_eq!(call.arguments(), serde_json::json!({"command": "ls", "timeout": 2.0}));
+    }
+
+    #[test]
+    fn only_pictures_of_the_screen_are_made_to_fit_models() {
+        for (call, fits) in [
+            (r#"{"tool":"screenshot"}"#, true),
+            (r#"{"tool":"screenshot","max_width":9000}"#, true),
+            (r#"{"tool":"computer","action":"screenshot","window":7}"#, true),
+            (r#"{"tool":"computer","action":"click"}"#, false),
+            (r#"{"tool":"browser","action":"screenshot"}"#, true),
+            (r#"{"tool":"browser","action":"read"}"#, false),
+            (r#"{"tool":"shell","command":"scrot"}"#, false),
+        ] {
+            let asked: ToolCall = serde_json::from_str(call).unwrap();
+            let made = asked.clone().for_models();
+            assert_eq!(made.arguments()["fit"] == true, fits, "{call}");
+            assert_eq!(made == asked, !fits, "{call}");
+        }
+    }
+
+    #[test]
+    fn what_may_wait_for_ever_has_a_time() {
+        for (call, time) in [
+            (r#"{"tool":"computer","action":"wait_for_change"}"#, Some(10.0)),
+            (r#"{"tool":"computer","action":"wait_for_change","timeout":3}"#, Some(3.0)),
+            (r#"{"tool":"computer","action":"click"}"#, None),
+            (r#"{"tool":"xdot","command":"x"}"#, Some(30.0)),
+        ] {
+            let call: ToolCall = serde_json::from_str(call).unwrap();
+            assert_eq!(call.timeout().map(|time| time.get()), time, "{call:?}");
+        }
     }
 
     #[test]

@@ -94,7 +94,8 @@ impl Drop for Taken {
 
 /// Whether a call works with the mouse, the keyboard or the browser that the person has.
 pub(crate) fn needs_desktop(call: &ToolCall) -> bool {
-    matches!(call, ToolCall::Computer(_) | ToolCall::Xdot(_) | ToolCall::Browser(_))
+    use ToolCall::*;
+    matches!(call, Screenshot(_) | Computer(_) | Xdot(_) | Browser(_))
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 
 use std::io::Cursor;
 
-use bellglass_agent::model::pictures::{LoadedPicture, MOST_BYTES, fitting};
+use bellglass_agent::model::pictures::{LoadedPicture, MOST_BYTES};
+use bellglass_protocol::picture::fitting;
 use bellglass_protocol::step::encode_base64;
 use bytes::Bytes;
 use image::codecs::jpeg::JpegEncoder;

@@ -239,7 +239,7 @@ impl TaskMind {
                     return Effect::Finish(Err(error));
                 }
                 let n = call.step.unwrap_or(self.state.last_step + 1);
-                Effect::Perform { n, call: pictures::fitted(tool_call, self.state.screen) }
+                Effect::Perform { n, call: tool_call.clone().for_models() }
             }
             Understood::Mistake(message) => Effect::Record(vec![answer(message.clone(), true)]),
             Understood::Own(OwnCall::Plan(plan)) => {
@@ -316,7 +316,6 @@ impl Mind for TaskMind {
                 if spec.plan == PlanMode::Review {
                     self.state.review = Review::Wanted;
                 }
-                self.state.screen = spec.desktop.unwrap_or_default();
             }
             EventBody::SandboxReady { .. } => {
                 self.spent.since.get_or_insert(event.at);

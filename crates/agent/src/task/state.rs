@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bellglass_protocol::approval::Decision;
 use bellglass_protocol::event::JobError;
-use bellglass_protocol::job::Screen;
 use bellglass_protocol::model::{AnswerBlock, StopCause};
 use bellglass_protocol::step::StepOutcome;
 
@@ -23,8 +22,6 @@ use crate::tools::{self, Understood};
 pub(super) struct State {
     pub(super) conversation: Arc<str>,
     pub(super) context: Context,
-    /// The screen of the job's desktop, if it uses one.
-    pub(super) screen: Screen,
     /// The pictures of each entry that has some, also where the context has them no more.
     pub(super) pictures: BTreeMap<u64, Vec<Picture>>,
     /// Calls of the last answer that have no result yet, in order.
@@ -101,7 +98,7 @@ pub(super) enum Consent {
 impl State {
     /// The task from its beginning: what was done in the lost sandbox is void.
     pub(super) fn begin_again(&mut self) {
-        let (paused, conversation, screen) = (self.paused, self.conversation.clone(), self.screen);
+        let (paused, conversation) = (self.paused, self.conversation.clone());
         // What was approved stays so; what was only shown is shown again.
         let review = match self.review {
             Review::NotWanted => Review::NotWanted,
@@ -111,7 +108,7 @@ impl State {
         if let Some(crate::model::Message::User(task)) = self.context.messages().first() {
             context.add_note(1, task);
         }
-        *self = Self { paused, conversation, screen, context, review, ..Self::default() };
+        *self = Self { paused, conversation, context, review, ..Self::default() };
     }
 
     /// The task goes on in another job: what was under way there has no result here.

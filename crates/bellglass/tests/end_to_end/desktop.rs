@@ -251,6 +251,33 @@ async fn the_desktop_works_on_gvisors_kernel_and_starts_when_it_is_needed() {
 }
 
 #[tokio::test]
+async fn the_desktop_starts_when_it_is_needed_and_not_before() {
+    let server = TestServer::start();
+    let look = shell("pgrep -c 'Xtigervnc|Xvnc|openbox'; echo display=$DISPLAY");
+    let steps = [look.clone(), json!({ "tool": "screenshot" }), look];
+    let job = server.run(&json!({ "image": "desktop", "steps": steps })).await;
+    assert_all_succeeded(&job);
+    assert_eq!(text(step(&job, 1), "stdout"), "0\ndisplay=\n");
+    assert_eq!(size_of_picture(&server, &job, 2).await, (1280, 800));
+    assert_eq!(text(step(&job, 3), "stdout"), "2\ndisplay=:0\n");
+}
+
+#[tokio::test]
+async fn what_waits_in_xdotool_for_ever_ends_with_its_time() {
+    let server = TestServer::start();
+    let xdot = |command: &str, timeout: u32| json!({ "tool": "xdot", "command": command, "timeout": timeout });
+    // It waits for the pointer to move, which is there already.
+    let steps = [
+        xdot("mousemove 70 80", 30),
+        xdot("mousemove --sync 70 80", 2),
+        xdot("getmouselocation", 30),
+    ];
+    let job = server.run(&json!({ "desktop": true, "steps": steps })).await;
+    assert_eq!(text(step(&job, 2), "status"), "timed_out", "{job:#}");
+    assert!(text(step(&job, 3), "stdout").starts_with("x:70 y:80 "), "{job:#}");
+}
+
+#[tokio::test]
 async fn an_image_without_a_desktop_says_so() {
     let server = TestServer::start();
     let job = server.run(&json!({ "steps": [computer("screenshot", json!({}))] })).await;

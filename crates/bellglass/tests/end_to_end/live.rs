@@ -36,14 +36,14 @@ async fn socket(
 }
 
 /// A viewer's end of a desktop's WebSocket.
-struct Viewer {
+pub(crate) struct Viewer {
     socket: Socket,
     bytes: Vec<u8>,
     words: Vec<Value>,
 }
 
 impl Viewer {
-    async fn open(server: &TestServer, job: &str) -> Self {
+    pub(crate) async fn open(server: &TestServer, job: &str) -> Self {
         let socket = socket(server, &format!("/jobs/{job}/desktop/websocket"), &[]).await.unwrap();
         let mut viewer = Self { socket, bytes: Vec::new(), words: Vec::new() };
         assert_eq!(viewer.read(12).await, b"RFB 003.008\n");
@@ -76,6 +76,12 @@ impl Viewer {
             self.next().await;
         }
         self.bytes.drain(..count).collect()
+    }
+
+    /// Waits until something was put onto the desktop's clipboard: nothing else comes unasked.
+    pub(crate) async fn wait_for_clipboard(&mut self) {
+        const SERVER_CUT_TEXT: u8 = 3;
+        assert_eq!(self.read(1).await, [SERVER_CUT_TEXT]);
     }
 
     /// Asks for the desktop, or gives it back, and waits for the word about it.

@@ -35,6 +35,7 @@ mod packages;
 mod people;
 mod pictures;
 mod plain_user;
+mod pointer;
 mod pool;
 mod queue;
 mod recordings;
@@ -54,6 +55,7 @@ mod tasks;
 mod terminals;
 mod time_travel;
 mod tools;
+mod typing;
 
 /// Sandboxes that no job has asked for would be in the way of tests that count.
 const WARM: &str = "0";

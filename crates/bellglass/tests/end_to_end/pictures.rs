@@ -4,6 +4,7 @@ use bellglass_protocol::step::decode_base64;
 use serde_json::{Value, json};
 
 use crate::scripted::{Reply, Said, Scripted};
+use crate::support::hands::{Hands, size_of as size};
 use crate::support::{Options, TestServer, step, text};
 
 /// Draws pictures of one colour with nothing but Python's own library.
@@ -51,13 +52,6 @@ fn pictures(body: &Value) -> Vec<Vec<u8>> {
         Value::Array(items) => items.iter().flat_map(pictures).collect(),
         _ => Vec::new(),
     }
-}
-
-/// Width and height as a PNG's header says.
-fn size(picture: &[u8]) -> (u32, u32) {
-    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));
-    let number = |at: usize| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap());
-    (number(16), number(20))
 }
 
 #[tokio::test]
@@ -147,4 +141,53 @@ async fn old_pictures_are_left_out_first_and_can_be_seen_again() {
     assert_eq!(compaction["pictures"].as_array().unwrap().len(), 22, "{compaction:#}");
     // No word of the conversation had to go.
     assert_eq!((&compaction["trimmed"], &compaction["summary"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
+async fn a_large_window_is_shown_in_a_size_that_models_are_shown_as_it_is() {
+    let server = TestServer::start();
+    let screen = json!({ "width": 1920, "height": 1080 });
+    let hands = Hands::start(&server, json!({ "desktop": screen })).await;
+    hands
+        .shell(
+            "setsid xterm -T large -geometry 280x70+30+20 -e sleep 10000 >/dev/null 2>&1 & \
+             until xdotool search --onlyvisible --name large > window 2>/dev/null; do sleep 0.05; done",
+        )
+        .await;
+    hands.still().await;
+    let window: u32 = hands.shell("cat window").await.trim().parse().unwrap();
+    let geometry = hands.shell("xdotool getwindowgeometry --shell $(cat window)").await;
+    let of_window = |name: &str| -> u32 {
+        geometry.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+    };
+    let (width, height) = (of_window("WIDTH="), of_window("HEIGHT="));
+    let fitting = bellglass_protocol::picture::fitting(width, height);
+    assert!(fitting.0 < width, "the window must be too large: {geometry}");
+    for (tool, call) in [
+        ("screenshot", json!({ "window": window })),
+        ("screenshot", json!({ "window": window, "max_width": 5000 })),
+        ("computer", json!({ "action": "screenshot", "window": window })),
+    ] {
+        let shot = hands.call(tool, call).await;
+        assert_eq!(size(&shot.pictures[0]), fitting, "{}", shot.text);
+        let said = format!(": {}x{} pixels", fitting.0, fitting.1);
+        assert!(shot.text.contains(&said), "{}", shot.text);
+    }
+    // A point of that picture, on the screen.
+    hands.computer("move", json!({ "x": 700, "y": 300 })).await;
+    let place = hands.shell("xdotool getmouselocation --shell").await;
+    let coordinate = |name: &str| -> f64 {
+        place.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+    };
+    let on_screen = |origin: &str, at: f64, whole: u32, shown: u32| {
+        f64::from(of_window(origin)) + (at + 0.5) * f64::from(whole) / f64::from(shown)
+    };
+    assert!((coordinate("X=") - on_screen("X=", 700.0, width, fitting.0)).abs() <= 1.0, "{place}");
+    assert!((coordinate("Y=") - on_screen("Y=", 300.0, height, fitting.1)).abs() <= 1.0, "{place}");
+    // A person who takes one gets it whole.
+    let job = hands.end().await;
+    assert_eq!(job["status"], "completed");
+    let steps = json!([{ "tool": "screenshot" }]);
+    let job = server.run(&json!({ "desktop": screen, "steps": steps })).await;
+    assert!(text(step(&job, 1), "output").starts_with("screenshot 1: 1920x1080 pixels"), "{job:#}");
 }

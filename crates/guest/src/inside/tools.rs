@@ -102,6 +102,7 @@ async fn dispatch(
         ToolCall::TypeScript(code) => {
             run_program(guest, interpreters::typescript(guest, code)?, deadline, call).await
         }
+        ToolCall::Screenshot(shot) => desktop::computer(guest, &shot.into(), deadline, call).await,
         ToolCall::Computer(computer) => desktop::computer(guest, computer, deadline, call).await,
         ToolCall::Xdot(xdot) => desktop::xdot(guest, xdot, deadline, call).await,
         ToolCall::Browser(browser) => browser::browse(guest, browser, deadline, call).await,

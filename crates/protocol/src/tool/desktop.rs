@@ -4,6 +4,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity::Seconds;
 
+/// What a picture of the screen shows, and how large it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Screenshot {
+    /// The window that it shows, by the id that `computer` lists under `windows`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u32>,
+    /// The part of the screen that it shows, in pixels of the screen; all of it by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<Region>,
+    /// One that is wider than this is scaled down to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_width: Option<u32>,
+    /// Scales it down to a size that models are shown as it is. For models that is always so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fit: bool,
+}
+
+impl From<&Screenshot> for Computer {
+    fn from(shot: &Screenshot) -> Self {
+        let Screenshot { window, region, max_width, fit } = *shot;
+        Self { action: Action::Screenshot, window, region, max_width, fit, ..Self::default() }
+    }
+}
+
 /// One thing to do with the screen, the pointer, the keyboard, the windows or the clipboard.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -49,7 +75,11 @@ pub struct Computer {
     /// A screenshot that is wider than this is scaled down to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_width: Option<u32>,
-    /// Seconds to wait at the most, for actions that wait.
+    /// Scales a screenshot down to a size that models are shown as it is. For models that is always
+    /// so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fit: bool,
+    /// Seconds to wait at the most, for actions that wait; 10 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Seconds>,
 }
@@ -72,13 +102,15 @@ pub enum Action {
     /// Presses at x and y, moves to to_x and to_y, and lets go.
     Drag,
     Scroll,
-    /// Types any text, exactly once. Characters that the keyboard lacks go through the clipboard.
+    /// Types any text, exactly once. Characters that the keyboard lacks go through the clipboard,
+    /// which gets back the text that it held.
     Type,
     /// Presses keys.
     Key,
     /// Holds keys down for some seconds.
     HoldKey,
-    /// Waits until something on the screen changes.
+    /// Waits until something on the screen has changed since the last action or screenshot; carets
+    /// that blink do not count.
     WaitForChange,
     /// Waits until the screen stands still.
     WaitForStability,
@@ -145,6 +177,10 @@ pub struct Browser {
     /// to run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// Scales a screenshot down to a size that models are shown as it is. For models that is always
+    /// so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fit: bool,
     /// Seconds to wait at the most; 60 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Seconds>,
@@ -165,6 +201,7 @@ pub enum Browse {
     Back,
     /// Runs JavaScript in the page and gives its value.
     Script,
+    /// A picture of the page. As with `computer`, later points are points of it.
     Screenshot,
     /// What the page wrote to its console, and what went wrong, since this was asked last.
     Console,
@@ -187,6 +224,12 @@ impl Browser {
 }
 
 impl Computer {
+    /// How long the call may take, where it says so or waits for something that may never come.
+    pub(super) fn time(&self) -> Option<Seconds> {
+        let waits = matches!(self.action, Action::WaitForChange | Action::WaitForStability);
+        self.timeout.or(waits.then(|| Seconds::whole(10)))
+    }
+
     /// The first field that is missing for the action, and why.
     pub(super) fn fault(&self) -> Option<(&'static str, &'static str)> {
         use Action::*;

@@ -81,7 +81,7 @@ impl Sandboxed for JobSandbox<'_> {
     }
 }
 
-/// A call as the tools' one definition has it.
+/// A call as the tools' one definition has it. Whoever speaks MCP is a model, or works for one.
 pub fn tool_call(name: &str, mut arguments: Value) -> Result<ToolCall, String> {
     let Some(fields) = arguments.as_object_mut() else {
         return Err("the arguments must be one JSON object".into());
@@ -90,5 +90,6 @@ pub fn tool_call(name: &str, mut arguments: Value) -> Result<ToolCall, String> {
     fields.retain(|_, value| !value.is_null());
     fields.insert("tool".into(), json!(name));
     serde_json::from_value(arguments)
+        .map(ToolCall::for_models)
         .map_err(|error| format!("the arguments of `{name}` do not fit: {error}"))
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod archive;
 pub(crate) mod client;
+pub(crate) mod hands;
 pub(crate) mod host;
 pub(crate) mod https;
 pub(crate) mod plain_user;

@@ -8,25 +8,21 @@ use x11rb::connection::Connection as _;
 use x11rb::protocol::Event;
 use x11rb::protocol::damage::{ConnectionExt as _, ReportLevel};
 use x11rb::protocol::xproto::{
-    AtomEnum, ChangeWindowAttributesAux, ConnectionExt as _, CreateWindowAux, EventMask, PropMode,
-    SELECTION_NOTIFY_EVENT, SelectionNotifyEvent, SelectionRequestEvent, Window, WindowClass,
+    ChangeWindowAttributesAux, ConnectionExt as _, CreateWindowAux, EventMask, Rectangle, Window,
+    WindowClass,
 };
 use x11rb::rust_connection::{DefaultStream, RustConnection};
 use x11rb::wrapper::ConnectionExt as _;
 
+use super::selections::Selections;
 use super::{Broken, Done};
-
-/// A selection of one request; more would need many small pieces.
-pub(super) const LARGEST_SELECTION: usize = 200 << 10;
-/// How long another program may take to give its clipboard.
-const GIVING: Duration = Duration::from_secs(2);
 
 x11rb::atom_manager! {
     /// Names of the X server that are used here.
     pub(super) Atoms: AtomsCookie {
         CLIPBOARD,
+        INCR,
         TARGETS,
-        TIMESTAMP,
         UTF8_STRING,
         TEXT_PLAIN: b"text/plain;charset=utf-8",
         BELLGLASS_SELECTION,
@@ -45,23 +41,18 @@ pub(super) struct Display {
     pub(super) height: u16,
     pub(super) atoms: Atoms,
     /// A window that nobody sees, which owns the clipboard.
-    own: Window,
+    pub(super) own: Window,
     heard: Mutex<Heard>,
     news: Condvar,
 }
 
 /// What the events have told.
-struct Heard {
-    /// How often the screen has changed, and when it did last.
-    changes: u64,
+pub(super) struct Heard {
+    /// How often the screen has changed, and when it did last. Carets that blink are no change: they
+    /// never stop.
+    pub(super) changes: u64,
     last_change: Instant,
-    /// What the clipboard holds, while it is ours.
-    clipboard: Option<String>,
-    /// How often it was given to somebody, and how often somebody asked what it can be given as.
-    given: u64,
-    asked: u64,
-    /// The answer to our own question for somebody else's clipboard.
-    received: Option<Option<String>>,
+    pub(super) selections: Selections,
     gone: bool,
 }
 
@@ -86,10 +77,7 @@ impl Display {
         let heard = Mutex::new(Heard {
             changes: 0,
             last_change: Instant::now(),
-            clipboard: None,
-            given: 0,
-            asked: 0,
-            received: None,
+            selections: Selections::default(),
             gone: false,
         });
         let news = Condvar::new();
@@ -105,20 +93,14 @@ impl Display {
     fn listen(&self) {
         while let Ok(event) = self.connection.wait_for_event() {
             match event {
+                Event::DamageNotify(damage) if is_caret(damage.area) => {}
                 Event::DamageNotify(_) => {
                     let mut heard = self.heard();
                     heard.changes += 1;
                     heard.last_change = Instant::now();
                 }
-                Event::SelectionRequest(request) => drop(self.give(&request)),
-                Event::SelectionClear(event) if event.selection == self.atoms.CLIPBOARD => {
-                    self.heard().clipboard = None;
-                }
-                Event::SelectionNotify(event) => {
-                    let text = self.receive(&event).unwrap_or_default();
-                    self.heard().received = Some(text);
-                }
-                _ => {}
+                // What goes wrong with one request is the next one's chance.
+                event => drop(self.hear_of_selections(&event)),
             }
             self.news.notify_all();
         }
@@ -136,9 +118,18 @@ impl Display {
         Ok(())
     }
 
-    /// Waits until the screen changes; false if it does not in time.
-    pub(super) fn wait_for_change(&self, until: Instant, stop: &dyn Fn() -> bool) -> bool {
-        let before = self.heard().changes;
+    /// How often the screen has changed so far.
+    pub(super) fn changes(&self) -> u64 {
+        self.heard().changes
+    }
+
+    /// Waits until the screen has changed more often than that; false if it does not in time.
+    pub(super) fn wait_for_change(
+        &self,
+        before: u64,
+        until: Instant,
+        stop: &dyn Fn() -> bool,
+    ) -> bool {
         self.wait(until, stop, |heard| heard.changes != before)
     }
 
@@ -153,7 +144,7 @@ impl Display {
         self.wait(until, stop, |heard| heard.last_change.elapsed() >= still)
     }
 
-    fn wait(
+    pub(super) fn wait(
         &self,
         until: Instant,
         stop: &dyn Fn() -> bool,
@@ -173,127 +164,38 @@ impl Display {
         }
     }
 
-    /// Puts a text where programs paste from: both the clipboard and what is selected.
-    pub(super) fn offer(&self, text: &str) -> Done<()> {
-        self.heard().clipboard = Some(text.into());
-        for selection in [self.atoms.CLIPBOARD, AtomEnum::PRIMARY.into()] {
-            self.connection.set_selection_owner(self.own, selection, x11rb::CURRENT_TIME)?;
-        }
-        self.settle()
-    }
-
-    /// Offers a text that is to be pasted at once. Programs that follow the clipboard ask about each
-    /// new content; a paste that comes before they know is lost on them.
-    pub(super) fn offer_for_pasting(&self, text: &str) -> Done<()> {
-        const ASKING: Duration = Duration::from_millis(40);
-        const TAKING_IN: Duration = Duration::from_millis(20);
-        let before = self.heard().asked;
-        self.offer(text)?;
-        if self.wait(Instant::now() + ASKING, &|| false, |heard| heard.asked > before) {
-            std::thread::sleep(TAKING_IN);
-        }
-        Ok(())
-    }
-
-    /// How often what we offer was taken.
-    pub(super) fn times_given(&self) -> u64 {
-        self.heard().given
-    }
-
-    pub(super) fn wait_until_given(&self, more_than: u64, within: Duration) -> bool {
-        self.wait(Instant::now() + within, &|| false, |heard| heard.given > more_than)
-    }
-
-    /// What the clipboard holds, whoever owns it.
-    pub(super) fn clipboard(&self) -> Done<Option<String>> {
-        let owner = self.connection.get_selection_owner(self.atoms.CLIPBOARD)?.reply()?.owner;
-        if owner == x11rb::NONE {
-            return Ok(None);
-        }
-        if owner == self.own {
-            return Ok(self.heard().clipboard.clone());
-        }
-        self.heard().received = None;
-        self.connection.convert_selection(
-            self.own,
-            self.atoms.CLIPBOARD,
-            self.atoms.UTF8_STRING,
-            self.atoms.BELLGLASS_SELECTION,
-            x11rb::CURRENT_TIME,
-        )?;
-        self.connection.flush()?;
-        let until = Instant::now() + GIVING;
-        self.wait(until, &|| false, |heard| heard.received.is_some());
-        Ok(self.heard().received.take().flatten())
-    }
-
-    fn give(&self, request: &SelectionRequestEvent) -> Done<()> {
-        let atoms = &self.atoms;
-        let property =
-            if request.property == x11rb::NONE { request.target } else { request.property };
-        let text = self.heard().clipboard.clone().unwrap_or_default();
-        let (connection, requestor) = (&self.connection, request.requestor);
-        let string: u32 = AtomEnum::STRING.into();
-        let is_text = [atoms.UTF8_STRING, atoms.TEXT_PLAIN, string].contains(&request.target);
-        let answered = if request.target == atoms.TARGETS {
-            let targets = [atoms.TARGETS, atoms.UTF8_STRING, atoms.TEXT_PLAIN];
-            connection.change_property32(
-                PropMode::REPLACE,
-                requestor,
-                property,
-                AtomEnum::ATOM,
-                &targets,
-            )?;
-            property
-        } else if is_text && request.target != string {
-            let kind = request.target;
-            connection.change_property8(
-                PropMode::REPLACE,
-                requestor,
-                property,
-                kind,
-                text.as_bytes(),
-            )?;
-            property
-        } else {
-            x11rb::NONE
-        };
-        let notice = SelectionNotifyEvent {
-            response_type: SELECTION_NOTIFY_EVENT,
-            sequence: 0,
-            time: request.time,
-            requestor,
-            selection: request.selection,
-            target: request.target,
-            property: answered,
-        };
-        connection.send_event(false, requestor, EventMask::NO_EVENT, notice)?;
-        connection.flush()?;
-        let mut heard = self.heard();
-        heard.given += u64::from(is_text && answered != x11rb::NONE);
-        heard.asked += u64::from(request.target == atoms.TARGETS);
-        Ok(())
-    }
-
-    fn receive(&self, event: &SelectionNotifyEvent) -> Done<Option<String>> {
-        if event.property == x11rb::NONE {
-            return Ok(None);
-        }
-        let most = (LARGEST_SELECTION / 4) as u32;
-        let any = AtomEnum::ANY;
-        let connection = &self.connection;
-        let value =
-            connection.get_property(true, self.own, event.property, any, 0, most)?.reply()?;
-        Ok(Some(String::from_utf8_lossy(&value.value).into_owned()))
-    }
-
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether what was drawn is no more than the caret of a text field.
+fn is_caret(area: Rectangle) -> bool {
+    const WIDEST: u16 = 3;
+    const HIGHEST: u16 = 64;
+    area.width <= WIDEST && (area.width + 1..=HIGHEST).contains(&area.height)
 }
 
 impl From<std::io::Error> for Broken {
     fn from(error: std::io::Error) -> Self {
         Self(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_narrow_and_high_is_a_caret() {
+        for (width, height, caret) in
+            [(1, 15, true), (2, 40, true), (1, 1, false), (8, 15, false), (2, 300, false)]
+        {
+            assert_eq!(
+                is_caret(Rectangle { x: 5, y: 5, width, height }),
+                caret,
+                "{width}x{height}"
+            );
+        }
     }
 }

@@ -1,18 +1,19 @@
 //! Keys by their names and characters, pressed through the X server's own test extension.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{ConnectionExt as _, KEY_PRESS_EVENT, KEY_RELEASE_EVENT};
 use x11rb::protocol::xtest::ConnectionExt as _;
 
 use super::display::Display;
+use super::selections::LARGEST_SELECTION;
 use super::{Broken, Done};
 
 /// How long a program may take to ask for what is pasted into it. One that has not asked until then
-/// did not take the keys for it.
-const PASTING: Duration = Duration::from_secs(3);
-const TRIES: u32 = 2;
+/// did not take the keys for it. They are not pressed again: a program that is only slow would paste
+/// twice.
+const PASTING: Duration = Duration::from_secs(10);
 
 const SHIFT: u32 = 0xffe1;
 const INSERT: u32 = 0xff63;
@@ -53,48 +54,57 @@ impl Keyboard {
     }
 
     /// Types a text: what the keyboard has by its keys, everything else by pasting it.
-    pub(super) fn type_text(&self, display: &Display, text: &str) -> Done<()> {
-        let mut rest = text;
-        while !rest.is_empty() {
-            let end = rest.find(['\n', '\t']).unwrap_or(rest.len());
-            let (line, after) = rest.split_at(end);
-            self.type_line(display, line.trim_end_matches('\r'))?;
-            let mut characters = after.chars();
-            match characters.next() {
-                Some('\n') => self.tap(display, RETURN)?,
-                Some(_) => self.tap(display, TAB)?,
-                None => {}
+    pub(super) fn type_text(
+        &self,
+        display: &Display,
+        text: &str,
+        until: Instant,
+        stop: &dyn Fn() -> bool,
+    ) -> Done<()> {
+        let pieces = pieces(text);
+        let pastes = pieces.iter().any(|(line, _)| self.keys_of(line).is_none());
+        // Other content than text cannot be put back.
+        let clipboard = if pastes { display.clipboard().unwrap_or_default() } else { None };
+        for (line, end) in pieces {
+            if stop() || Instant::now() >= until {
+                return Err(Broken("the time was up before all of it was typed".into()));
             }
-            rest = characters.as_str();
+            match self.keys_of(line) {
+                Some(keys) => {
+                    keys.into_iter().try_for_each(|key| self.press_and_release(display, key))?;
+                }
+                None => self.paste(display, line, until.min(Instant::now() + PASTING), stop)?,
+            }
+            end.map_or(Ok(()), |symbol| self.tap(display, symbol))?;
+        }
+        if pastes {
+            display.give_back(clipboard)?;
         }
         display.settle()
     }
 
-    fn type_line(&self, display: &Display, line: &str) -> Done<()> {
-        if line.is_empty() {
-            return Ok(());
-        }
-        let keys: Option<Vec<Key>> =
-            line.chars().map(|c| self.key(symbol_of(c)).filter(|_| !c.is_control())).collect();
-        match keys {
-            Some(keys) => keys.into_iter().try_for_each(|key| self.press_and_release(display, key)),
-            None => self.paste(display, line),
-        }
+    /// The keys of a line, if the keyboard has all of them.
+    fn keys_of(&self, line: &str) -> Option<Vec<Key>> {
+        line.chars().map(|c| self.key(symbol_of(c)).filter(|_| !c.is_control())).collect()
     }
 
     /// Shift and insert paste everywhere: in terminals what is selected, elsewhere the clipboard.
-    fn paste(&self, display: &Display, text: &str) -> Done<()> {
-        if text.len() > super::display::LARGEST_SELECTION {
+    fn paste(
+        &self,
+        display: &Display,
+        text: &str,
+        until: Instant,
+        stop: &dyn Fn() -> bool,
+    ) -> Done<()> {
+        if text.len() > LARGEST_SELECTION {
             return Err(Broken("the text is longer than 200 KiB; write it to a file".into()));
         }
-        let before = display.times_given();
-        display.offer_for_pasting(text)?;
-        for _ in 0..TRIES {
-            self.press(display, "shift+Insert")?;
-            if display.wait_until_given(before, PASTING) {
-                return Ok(());
-            }
+        let into = display.offer_for_pasting(text)?;
+        self.press(display, "shift+Insert")?;
+        if display.wait_until_pasted(into, until, stop) {
+            return Ok(());
         }
+        display.withdraw()?;
         Err(Broken(
             "the window that has the keyboard took nothing that was pasted; click into a text \
              field first"
@@ -121,6 +131,8 @@ impl Keyboard {
     ) -> Done<()> {
         let keys = combination.map_or(Ok(Vec::new()), |keys| self.combination(keys))?;
         self.all_down(display, &keys)?;
+        // What is not sent yet is not held.
+        display.connection.flush()?;
         let acted = act();
         self.all_up(display, &keys)?;
         display.settle()?;
@@ -170,6 +182,21 @@ impl Keyboard {
         self.all_down(display, &codes)?;
         self.all_up(display, &codes)
     }
+}
+
+/// A text in lines, each with the key that ends it.
+fn pieces(text: &str) -> Vec<(&str, Option<u32>)> {
+    let pieces = text.split_inclusive(['\n', '\t']).map(|piece| {
+        let (line, end) = match piece.strip_suffix('\n') {
+            Some(line) => (line, Some(RETURN)),
+            None => match piece.strip_suffix('\t') {
+                Some(line) => (line, Some(TAB)),
+                None => (piece, None),
+            },
+        };
+        (line.trim_end_matches('\r'), end)
+    });
+    pieces.collect()
 }
 
 fn fake(display: &Display, kind: u8, code: u8) -> Done<()> {
@@ -234,6 +261,16 @@ mod tests {
         assert_eq!(symbol_named("F5"), Some(0xffc2));
         assert_eq!(symbol_named("Page_Down"), Some(0xff56));
         assert_eq!(symbol_named("warp"), None);
+    }
+
+    #[test]
+    fn lines_end_with_their_keys() {
+        assert_eq!(
+            pieces("a b\r\n\tλ\n"),
+            [("a b", Some(RETURN)), ("", Some(TAB)), ("λ", Some(RETURN))]
+        );
+        assert_eq!(pieces("x"), [("x", None)]);
+        assert!(pieces("").is_empty());
     }
 
     #[test]

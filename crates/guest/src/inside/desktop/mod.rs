@@ -6,22 +6,19 @@
 mod display;
 mod keyboard;
 mod picture;
+mod pointer;
+mod selections;
 mod start;
 mod windows;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bellglass_protocol::job::Screen;
 use bellglass_protocol::step::{StepStatus, ToolError};
-use bellglass_protocol::tool::{Action, Computer, Direction, Xdot};
-use x11rb::protocol::xproto::{
-    BUTTON_PRESS_EVENT, BUTTON_RELEASE_EVENT, ConnectionExt as _, MOTION_NOTIFY_EVENT,
-};
-use x11rb::protocol::xtest::ConnectionExt as _;
-
+use bellglass_protocol::tool::{Action, Computer, Xdot};
 use tokio::net::UnixStream;
 use tokio::time::sleep_until;
 
@@ -37,19 +34,13 @@ use display::Display;
 use keyboard::Keyboard;
 use picture::{Area, View};
 
-/// How long the screen must stand still, or a key is held, unless the call says.
+/// How long a key is held, or the screen must stand still, unless the call says.
 const HALF_A_SECOND: Duration = Duration::from_millis(500);
+/// How often what holds a key looks whether it is time.
+const LOOKING: Duration = Duration::from_millis(5);
 /// How much longer than its time a call may take to notice that it is up.
 const SEIZED: Duration = Duration::from_secs(2);
-/// Notches of the wheel at once.
-const MOST_NOTCHES: u32 = 100;
-/// Steps of a drag: programs want to see the pointer on its way.
-const DRAG_STEPS: i32 = 20;
-const BETWEEN_STEPS: Duration = Duration::from_millis(5);
-/// How long a drag waits for a program at its start and before its end, and when that one has drawn.
-const REACTING: Duration = Duration::from_millis(500);
-const STILL: Duration = Duration::from_millis(60);
-/// How long a window manager may take to give the keyboard to the window that was clicked.
+/// How long a window manager may take to do what it was told of.
 const FOLLOWING: Duration = Duration::from_millis(500);
 
 /// What goes wrong between the guest and the X server, in words.
@@ -97,6 +88,8 @@ struct Live {
     /// Whether the pointer was used since the keyboard was: then the window manager may be about to
     /// give the keyboard to another window.
     clicked: AtomicBool,
+    /// How often the screen had changed when something was done last, or a picture taken.
+    changes: AtomicU64,
 }
 
 impl Desktop {
@@ -151,13 +144,40 @@ pub(super) async fn last_look(guest: &Arc<Guest>) -> Result<bytes::Bytes, ToolEr
         let (width, height) = (live.display.width, live.display.height);
         let area = View::of_screen(width, height).area;
         let colours = picture::pixels(&live.display, area)?;
-        picture::png(&colours, area.width, area.height)
+        picture::png(&colours, (area.width, area.height))
     });
     // A program that has seized the screen holds it up.
     let looked = tokio::time::timeout(SEIZED, looking).await;
     let picture = looked.map_err(|_| failure("desktop_failed", "the screen is seized"))?;
     let picture = picture.map_err(|_| failure("desktop_failed", "looking at it broke"))??;
     Ok(picture.into())
+}
+
+/// Takes over a picture of a part of the screen that somebody else took, in its own pixels: makes it
+/// fit where that is wanted, and notes that points are points of it from now on.
+pub(super) async fn give_picture_of(
+    guest: &Arc<Guest>,
+    place: impl FnOnce((u32, u32)) -> (i32, i32) + Send + 'static,
+    png: Vec<u8>,
+    fit: bool,
+) -> Result<Answer, ToolError> {
+    let live = get(guest, Screen::default()).await?;
+    let work = tokio::task::spawn_blocking(move || -> Result<Answer, ToolError> {
+        let before = live.display.changes();
+        live.changes.store(before, Ordering::Relaxed);
+        let (colours, given) = picture::unpacked(&png)?;
+        let (x, y) = place(given);
+        let area = Area { x, y, width: given.0, height: given.1 };
+        let size = picture::size(area, None, fit);
+        let content = match size == given {
+            true => png,
+            false => picture::png(&picture::scaled(&colours, given, size), size)?,
+        };
+        let words = live.give(area, size);
+        let attachments = vec![Given { media_type: "image/png".into(), content: content.into() }];
+        Ok(Answer { attachments, ..Answer::text(words) })
+    });
+    work.await.unwrap_or_else(|_| Err(failure("internal_error", "the tool broke")))
 }
 
 /// What a call says whose time was up.
@@ -223,7 +243,8 @@ pub(super) async fn xdot(
 impl Live {
     fn new(display: Arc<Display>, keyboard: Keyboard, rfb: PathBuf) -> Self {
         let view = Mutex::new(View::of_screen(display.width, display.height));
-        Self { display, keyboard, view, rfb, clicked: AtomicBool::new(false) }
+        let (clicked, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { display, keyboard, view, rfb, clicked, changes }
     }
 
     fn act(&self, call: &Computer, until: Instant, stop: &Stop) -> Result<Answer, ToolError> {
@@ -232,6 +253,13 @@ impl Live {
         let seconds = call.seconds.map_or(HALF_A_SECOND, |seconds| seconds.duration());
         let keys = call.keys.as_deref();
         let given_up = || stop.is_requested();
+        let before = display.changes();
+        if !matches!(
+            call.action,
+            Cursor | WaitForChange | WaitForStability | Windows | GetClipboard
+        ) {
+            self.changes.store(before, Ordering::Relaxed);
+        }
         let done = match call.action {
             Screenshot => return self.screenshot(call),
             Cursor => {
@@ -249,7 +277,8 @@ impl Live {
             Scroll => self.scroll(call),
             Type => {
                 self.let_focus_follow()?;
-                self.keyboard.type_text(display, call.text.as_deref().unwrap_or_default())
+                let text = call.text.as_deref().unwrap_or_default();
+                self.keyboard.type_text(display, text, until, &given_up)
             }
             Key => {
                 self.let_focus_follow()?;
@@ -260,23 +289,28 @@ impl Live {
                 self.keyboard.holding(display, keys, || {
                     let until = until.min(Instant::now() + seconds);
                     while Instant::now() < until && !given_up() {
-                        std::thread::sleep(BETWEEN_STEPS);
+                        std::thread::sleep(LOOKING);
                     }
                     Ok(())
                 })
             }
             WaitForChange => {
-                return Ok(waited(display.wait_for_change(until, &given_up), "the screen changed"));
+                let since = self.changes.load(Ordering::Relaxed);
+                let changed = display.wait_for_change(since, until, &given_up);
+                self.changes.store(display.changes(), Ordering::Relaxed);
+                return Ok(waited(changed, "the screen changed"));
             }
             WaitForStability => {
                 let still = display.wait_for_stability(seconds, until, &given_up);
                 return Ok(waited(still, "the screen stands still"));
             }
             Windows => return self.windows(),
-            FocusWindow => windows::focus(display, call.window.unwrap_or_default()),
+            FocusWindow => windows::focus(display, call.window.unwrap_or_default())
+                .and_then(|()| self.let_manager_follow()),
             MoveWindow => {
                 let (x, y) = self.place(call.to_x, call.to_y);
                 windows::move_to(display, call.window.unwrap_or_default(), x, y)
+                    .and_then(|()| self.let_manager_follow())
             }
             GetClipboard => {
                 let text = display.clipboard()?;
@@ -289,7 +323,7 @@ impl Live {
             }
             SetClipboard => {
                 let text = call.text.as_deref().unwrap_or_default();
-                match text.len() <= display::LARGEST_SELECTION {
+                match text.len() <= selections::LARGEST_SELECTION {
                     true => display.offer(text),
                     false => Err(Broken("the text is longer than 200 KiB".into())),
                 }
@@ -319,19 +353,24 @@ impl Live {
         };
         let area = wanted.on_screen(display.width, display.height);
         let area = area.ok_or_else(|| failure("off_screen", "nothing of that is on the screen"))?;
-        let mut colours = picture::pixels(display, area)?;
-        let (mut width, mut height) = (area.width, area.height);
-        if let Some(most) = call.max_width.filter(|most| (1..width).contains(most)) {
-            let scaled_height = (u64::from(height) * u64::from(most) / u64::from(width)).max(1);
-            let size = (most, scaled_height as u32);
-            colours = picture::scaled(&colours, (width, height), size);
-            (width, height) = size;
-        }
-        let content = picture::png(&colours, width, height)?.into();
+        let colours = picture::pixels(display, area)?;
+        let (given, size) =
+            ((area.width, area.height), picture::size(area, call.max_width, call.fit));
+        let content = match size == given {
+            true => picture::png(&colours, size),
+            false => picture::png(&picture::scaled(&colours, given, size), size),
+        }?;
+        let words = self.give(area, size);
+        let attachments = vec![Given { media_type: "image/png".into(), content: content.into() }];
+        Ok(Answer { attachments, ..Answer::text(words) })
+    }
+
+    /// Notes that a picture of an area is given, in which points are from now on; returns what it says
+    /// about itself.
+    fn give(&self, area: Area, (width, height): (u32, u32)) -> String {
         let mut last = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         *last = View { number: last.number + 1, area, width, height };
-        let attachments = vec![Given { media_type: "image/png".into(), content }];
-        Ok(Answer { attachments, ..Answer::text(last.words()) })
+        last.words()
     }
 
     fn windows(&self) -> Result<Answer, ToolError> {
@@ -348,99 +387,17 @@ impl Live {
         Ok(Answer::text(if text.is_empty() { "there are no windows\n".into() } else { text }))
     }
 
-    fn pointer(&self) -> Done<(i16, i16)> {
-        let display = &self.display;
-        let at = display.connection.query_pointer(display.root)?.reply()?;
-        Ok((at.root_x, at.root_y))
-    }
-
-    /// What is asked for afterwards comes after it; nobody has to wait in between.
-    fn go_to(&self, call: &Computer) -> Done<()> {
-        if call.x.is_some() {
-            let (x, y) = self.place(call.x, call.y);
-            self.point_at(x, y)?;
-        }
-        Ok(())
-    }
-
-    fn point_at(&self, x: i16, y: i16) -> Done<()> {
-        let display = &self.display;
-        display.connection.xtest_fake_input(MOTION_NOTIFY_EVENT, 0, 0, display.root, x, y, 0)?;
-        Ok(())
-    }
-
-    fn button(&self, kind: u8, button: u8) -> Done<()> {
-        let display = &self.display;
-        display.connection.xtest_fake_input(kind, button, 0, display.root, 0, 0, 0)?;
-        Ok(())
-    }
-
     /// Keys go where the last click was meant to bring them. The window manager hears of a click before
     /// it is asked, so when it answers it has moved the keyboard.
     fn let_focus_follow(&self) -> Done<()> {
         if self.clicked.swap(false, Ordering::Relaxed) {
-            windows::wait_for_manager(&self.display, Instant::now() + FOLLOWING)?;
+            self.let_manager_follow()?;
         }
         Ok(())
     }
 
-    fn click(&self, call: &Computer, button: u8, times: u32) -> Done<()> {
-        self.clicked.store(true, Ordering::Relaxed);
-        self.go_to(call)?;
-        self.keyboard.holding(&self.display, call.keys.as_deref(), || {
-            for _ in 0..times {
-                self.button(BUTTON_PRESS_EVENT, button)?;
-                self.button(BUTTON_RELEASE_EVENT, button)?;
-            }
-            Ok(())
-        })
-    }
-
-    fn drag(&self, call: &Computer) -> Done<()> {
-        let (from, to) = (self.place(call.x, call.y), self.place(call.to_x, call.to_y));
-        self.clicked.store(true, Ordering::Relaxed);
-        self.keyboard.holding(&self.display, call.keys.as_deref(), || {
-            self.point_at(from.0, from.1)?;
-            self.button(BUTTON_PRESS_EVENT, 1)?;
-            // A program that is told that the pointer moved asks where it is: it must not be gone by then.
-            self.let_it_react()?;
-            for step in 1..=DRAG_STEPS {
-                let between = |from: i16, to: i16| {
-                    let way = i32::from(to) - i32::from(from);
-                    (i32::from(from) + way * step / DRAG_STEPS) as i16
-                };
-                self.point_at(between(from.0, to.0), between(from.1, to.1))?;
-                self.display.settle()?;
-                std::thread::sleep(BETWEEN_STEPS);
-            }
-            self.let_it_react()?;
-            self.button(BUTTON_RELEASE_EVENT, 1)
-        })
-    }
-
-    /// Waits a moment for what a program draws in answer, and until it has drawn it.
-    fn let_it_react(&self) -> Done<()> {
-        self.display.settle()?;
-        let until = Instant::now() + REACTING;
-        self.display.wait_for_stability(STILL, until, &|| false);
-        Ok(())
-    }
-
-    fn scroll(&self, call: &Computer) -> Done<()> {
-        self.go_to(call)?;
-        let button = match call.direction {
-            Some(Direction::Up) => 4,
-            Some(Direction::Down) | None => 5,
-            Some(Direction::Left) => 6,
-            Some(Direction::Right) => 7,
-        };
-        self.keyboard.holding(&self.display, call.keys.as_deref(), || {
-            for _ in 0..call.amount.unwrap_or(3).min(MOST_NOTCHES) {
-                self.button(BUTTON_PRESS_EVENT, button)?;
-                self.button(BUTTON_RELEASE_EVENT, button)?;
-            }
-            Ok(())
-        })
+    fn let_manager_follow(&self) -> Done<()> {
+        windows::wait_for_manager(&self.display, Instant::now() + FOLLOWING).map(drop)
     }
 }
 

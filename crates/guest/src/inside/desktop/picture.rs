@@ -1,11 +1,17 @@
 //! Pictures of the screen, and where a point of one is on the screen.
 
+use std::io::Cursor;
+
+use bellglass_protocol::picture::fitting;
 use x11rb::protocol::xproto::{ConnectionExt as _, ImageFormat};
 
 use super::display::Display;
 use super::{Broken, Done};
 
-/// A part of the screen, in its pixels. Always inside of it.
+/// More pixels than any screen has: what a picture of somebody else's may have at the most.
+const MOST_PIXELS: u64 = 1 << 26;
+
+/// A part of the screen, in its pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Area {
     pub(super) x: i32,
@@ -80,6 +86,20 @@ impl View {
     }
 }
 
+/// How large the picture of an area is made: not wider than that, and if it is to fit, of a size that
+/// models are shown as it is.
+pub(super) fn size(area: Area, max_width: Option<u32>, fit: bool) -> (u32, u32) {
+    let Area { width, height, .. } = area;
+    let (width, height) = match max_width.filter(|most| (1..width).contains(most)) {
+        Some(most) => {
+            let scaled = u64::from(height) * u64::from(most) / u64::from(width);
+            (most, scaled.max(1) as u32)
+        }
+        None => (width, height),
+    };
+    if fit { fitting(width, height) } else { (width, height) }
+}
+
 /// Takes an area of the screen as red, green and blue.
 pub(super) fn pixels(display: &Display, area: Area) -> Done<Vec<u8>> {
     let image = display
@@ -132,7 +152,7 @@ pub(super) fn scaled(colours: &[u8], from: (u32, u32), to: (u32, u32)) -> Vec<u8
     small
 }
 
-pub(super) fn png(colours: &[u8], width: u32, height: u32) -> Done<Vec<u8>> {
+pub(super) fn png(colours: &[u8], (width, height): (u32, u32)) -> Done<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
@@ -145,6 +165,29 @@ pub(super) fn png(colours: &[u8], width: u32, height: u32) -> Done<Vec<u8>> {
     });
     written.map_err(|error| Broken(error.to_string()))?;
     Ok(bytes)
+}
+
+/// A picture of eight bits as red, green and blue, and its size.
+pub(super) fn unpacked(png: &[u8]) -> Done<(Vec<u8>, (u32, u32))> {
+    let broken = |error: png::DecodingError| Broken(error.to_string());
+    let mut reader = png::Decoder::new(Cursor::new(png)).read_info().map_err(broken)?;
+    let (width, height) = reader.info().size();
+    let parts = match reader.output_color_type() {
+        (png::ColorType::Rgb, png::BitDepth::Eight) => 3,
+        (png::ColorType::Rgba, png::BitDepth::Eight) => 4,
+        other => return Err(Broken(format!("a picture of {other:?} is not known"))),
+    };
+    let pixels = u64::from(width) * u64::from(height);
+    if pixels > MOST_PIXELS {
+        return Err(Broken("the picture is too large".into()));
+    }
+    let mut content = vec![0; pixels as usize * parts];
+    reader.next_frame(&mut content).map_err(broken)?;
+    if parts == 4 {
+        let colours = content.chunks_exact(4).flat_map(|pixel| [pixel[0], pixel[1], pixel[2]]);
+        content = colours.collect();
+    }
+    Ok((content, (width, height)))
 }
 
 #[cfg(test)]
@@ -168,6 +211,34 @@ mod tests {
         assert_eq!(area(-5, 90, 20, 20).on_screen(100, 100), Some(area(0, 90, 15, 10)));
         assert_eq!(area(100, 0, 5, 5).on_screen(100, 100), None);
         assert_eq!(area(i32::MAX, 0, u32::MAX, 5).on_screen(100, 100), None);
+    }
+
+    #[test]
+    fn pictures_are_as_large_as_they_may_be() {
+        let area = |width, height| Area { x: 0, y: 0, width, height };
+        for (of, max_width, fit, made) in [
+            (area(1280, 800), None, true, (1280, 800)),
+            (area(2560, 1600), None, false, (2560, 1600)),
+            (area(2560, 1600), None, true, (1356, 847)),
+            (area(2560, 1600), Some(640), true, (640, 400)),
+            (area(2560, 1600), Some(5000), true, (1356, 847)),
+            // A high window is narrower than anything that limits widths would touch.
+            (area(900, 1600), None, true, (804, 1429)),
+            (area(900, 1600), Some(850), true, (804, 1430)),
+            (area(2000, 1), Some(1), false, (1, 1)),
+            (area(20, 10), Some(0), false, (20, 10)),
+        ] {
+            assert_eq!(size(of, max_width, fit), made, "{of:?} {max_width:?} {fit}");
+        }
+    }
+
+    #[test]
+    fn what_is_packed_can_be_unpacked() {
+        let colours: Vec<u8> = (0..2 * 3 * 3).collect();
+        let packed = png(&colours, (2, 3)).unwrap();
+        assert_eq!(unpacked(&packed).unwrap(), (colours, (2, 3)));
+        assert!(unpacked(&packed[..packed.len() / 2]).is_err());
+        assert!(unpacked(b"no picture").is_err());
     }
 
     #[test]
