@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::support::hands::Hands;
 use crate::support::https::{HttpsHost, TestAuthority};
 use crate::support::{Options, TestServer, archive, shell, step, text};
 
@@ -135,4 +136,147 @@ async fn chromium_has_its_own_sandbox_where_the_job_allows_it() {
         let line = text(step(&job, 2), "stdout");
         assert_eq!(!line.contains("--no-sandbox"), nested, "{line}");
     }
+}
+
+/// Starts a job with a desktop and these files, and a web server for them at port 8000.
+async fn served<'a>(server: &'a TestServer, files: &[(&str, &str)]) -> Hands<'a> {
+    let files: Vec<Value> =
+        files.iter().map(|(path, content)| json!({ "path": path, "content": content })).collect();
+    let hands = Hands::start(server, json!({ "desktop": true, "files": files })).await;
+    let serve = json!({
+        "session": "web", "command": "python3 -m http.server 8000", "wait_for": { "port": 8000 },
+    });
+    hands.succeed("shell", serve).await;
+    hands
+}
+
+fn at(path: &str) -> Value {
+    json!({ "url": format!("http://127.0.0.1:8000/{path}"), "timeout": 40 })
+}
+
+/// The number by which a page shows something.
+fn number(outline: &str, what: &str) -> u64 {
+    let line = outline.lines().find(|line| line.contains(what)).expect(outline).trim();
+    line.strip_prefix('[').unwrap().split(']').next().unwrap().parse().unwrap()
+}
+
+const DIALOGS: &str = r#"<!doctype html><meta charset=utf-8><title>Dialogs</title>
+<button onclick="alert('Γειά'); said.textContent = 'told'">Tell</button>
+<button onclick="said.textContent = 'sure ' + confirm('Sure?')">Ask</button>
+<button onclick="said.textContent = 'named ' + prompt('Name?', 'Ada')">Name</button>
+<button onclick="onbeforeunload = (event) => event.preventDefault()">Stay</button>
+<p id=said>nothing yet</p>"#;
+
+#[tokio::test]
+async fn dialogs_of_pages_are_answered_and_told() {
+    let server = TestServer::start();
+    let hands = served(&server, &[("index.html", DIALOGS), ("other.html", "<p>Elsewhere")]).await;
+    hands.browser("open", at("")).await;
+    let click = |name: &str| json!({ "name": name, "timeout": 40 });
+    for (name, dialog, became) in [
+        ("Tell", "(alert): \"Γειά\", which was accepted", "told"),
+        ("Ask", "(confirm): \"Sure?\", which was dismissed", "sure false"),
+        ("Name", "(prompt): \"Name?\", which was dismissed", "named null"),
+    ] {
+        let answer = hands.browser("click", click(name)).await;
+        assert!(answer.contains(dialog) && answer.contains(became), "{answer}");
+    }
+    let remarks = hands.browser("console", json!({})).await;
+    assert!(remarks.contains("the page opened a dialog (alert): \"Γειά\""), "{remarks}");
+    // A dialog that a click on the desktop opened is for whoever sees it, until the page is needed.
+    let place = "(() => { const at = document.querySelector('button').getBoundingClientRect();
+        said.textContent = ''; return [at.x + 5, at.y + 5].join(); })()";
+    let place = hands.script(place).await;
+    let (x, y) = place.split_once(',').unwrap();
+    let number = |text: &str| text.parse::<f64>().unwrap() as i64;
+    hands.browser("screenshot", json!({})).await;
+    hands.computer("click", json!({ "x": number(x), "y": number(y) })).await;
+    let read = hands.browser("read", json!({ "timeout": 40 })).await;
+    assert!(read.contains("(alert): \"Γειά\", which was accepted"), "{read}");
+    // Who opens another page wants to leave this one.
+    hands.browser("click", click("Stay")).await;
+    let other = hands.browser("open", at("other.html")).await;
+    assert!(other.contains("Elsewhere") && other.contains("(beforeunload)"), "{other}");
+    hands.end().await;
+}
+
+const HOME: &str = r#"<!doctype html><meta charset=utf-8><title>Home</title><h1>Home</h1>
+<label>Word <input id=word></label>
+<button onclick="said.textContent = 'got ' + word.value">Give</button>
+<p id=said></p><a href="second.html">Onwards</a> <button onclick="window.open('second.html')">Beside</button>
+<p id=part style="margin-top:3000px">A part of it</p>
+<script>
+const loaded = Promise.allSettled([fetch('/missing.json'), fetch('http://127.0.0.1:9/refused')]);
+</script>"#;
+const SECOND: &str =
+    "<!doctype html><meta charset=utf-8><title>Second</title><h1>The second page</h1>";
+
+#[tokio::test]
+async fn pages_are_worked_on_by_number_and_what_fails_to_load_is_named() {
+    let server = TestServer::start();
+    let hands = served(&server, &[("index.html", HOME), ("second.html", SECOND)]).await;
+    let home = hands.browser("open", at("")).await;
+    hands.script("loaded.then(() => 'loaded')").await;
+    let remarks = hands.browser("console", json!({})).await;
+    for remark in [
+        "network: 404 for http://127.0.0.1:8000/missing.json",
+        "network: net::ERR_UNSAFE_PORT for http://127.0.0.1:9/refused",
+    ] {
+        assert!(remarks.contains(remark), "{remarks}");
+    }
+    let fill = json!({ "ref": number(&home, "textbox \"Word\""), "text": "λέξη 🎩" });
+    let filled = hands.browser("fill", fill).await;
+    assert!(filled.contains("textbox \"Word\" = \"λέξη 🎩\""), "{filled}");
+    let given = hands.browser("click", json!({ "ref": number(&filled, "button \"Give\"") })).await;
+    assert!(given.contains("got λέξη 🎩"), "{given}");
+    // Another place on the same page: nothing is loaded, so nothing is waited for.
+    let part = hands.browser("open", at("#part")).await;
+    assert!(part.starts_with("Home\nhttp://127.0.0.1:8000/#part\n"), "{part}");
+    assert!(part.contains("got λέξη 🎩"), "it is the same page: {part}");
+    hands.end().await;
+}
+
+#[tokio::test]
+async fn the_browser_goes_back_and_to_new_tabs_and_is_the_window_on_the_desktop() {
+    let server = TestServer::start();
+    let hands = served(&server, &[("index.html", HOME), ("second.html", SECOND)]).await;
+    hands.browser("open", at("")).await;
+    let second = hands.browser("click", json!({ "name": "Onwards" })).await;
+    assert!(second.starts_with("Second\n") && second.contains("The second page"), "{second}");
+    let back = hands.browser("back", json!({})).await;
+    assert!(back.starts_with("Home\nhttp://127.0.0.1:8000/\n"), "{back}");
+    let beside = hands.browser("click", json!({ "name": "Beside" })).await;
+    assert!(beside.starts_with("Second\n"), "a new tab is the one that is shown: {beside}");
+    assert!(hands.browser("read", json!({})).await.starts_with("Second\n"));
+    // What the tool works on is what people see.
+    let titled = |title: &str| {
+        format!(
+            "until xdotool search --onlyvisible --name '^{title} - Chromium'; do sleep 0.1; done"
+        )
+    };
+    hands.shell(&titled("Second")).await;
+    // Nobody answers any more from a page that has closed itself.
+    let close = json!({ "action": "script", "text": "close(), new Promise(() => {})" });
+    let closed = hands.call("browser", close).await;
+    assert!(closed.failed && closed.text.contains("page_closed"), "{closed:?}");
+    hands.shell(&titled("Home")).await;
+    assert!(hands.browser("read", json!({})).await.starts_with("Home\n"));
+    // A point of the page's picture is that point of the page, also for the real pointer.
+    let shot = hands.browser("screenshot", json!({})).await;
+    assert!(shot.starts_with("Home\nscreenshot 1: "), "{shot}");
+    hands
+        .script("onmousemove = (event) => said.textContent = [event.clientX, event.clientY]")
+        .await;
+    for (x, y) in [(3, 4), (600, 500), (1260, 650)] {
+        hands.computer("move", json!({ "x": x, "y": y })).await;
+        let moved = format!(
+            "(async () => {{
+                while (said.textContent !== '{x},{y}') await new Promise(requestAnimationFrame);
+                return 'there';
+            }})()"
+        );
+        let moved = json!({ "text": moved, "timeout": 20 });
+        assert_eq!(hands.browser("script", moved).await, "there", "{x},{y}");
+    }
+    hands.end().await;
 }

@@ -14,36 +14,37 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::dialogs::{DialogAnswer, Dialogs};
+use super::remarks::Remarks;
 use crate::inside::failure::failure;
 
 /// The longest message: a screenshot in base64 is one.
 const LONGEST_MESSAGE: usize = 64 << 20;
 /// Requests that wait until the browser takes them.
 const MESSAGES_AHEAD: usize = 16;
-/// Remarks of pages that are kept until somebody asks for them.
-const MOST_REMARKS: usize = 200;
-const LONGEST_REMARK: usize = 1000;
 
 pub(super) struct DevTools {
-    /// Whole messages, so that a call which gives up leaves none cut off.
-    requests: mpsc::Sender<Vec<u8>>,
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     /// Fires at every event.
     news: Notify,
+    /// Whole messages, so that a call which gives up leaves none cut off.
+    requests: mpsc::Sender<Vec<u8>>,
 }
 
 #[derive(Default)]
 struct State {
     next: u64,
-    waiting: HashMap<u64, oneshot::Sender<Value>>,
-    remarks: Vec<String>,
-    /// How many pages have been loaded whole.
+    /// Who waits for an answer, and from the page of which session.
+    waiting: HashMap<u64, (String, oneshot::Sender<Value>)>,
+    remarks: Remarks,
+    /// The session with the page that is worked on, and how often that one has been loaded whole.
+    page: String,
     loads: u64,
+    dialogs: Dialogs,
     gone: bool,
 }
 
@@ -58,11 +59,11 @@ impl DevTools {
         };
         let requests = options().open_sender(requests)?;
         let answers = options().open_receiver(answers)?;
-        let shared = Arc::new(Shared::default());
-        tokio::spawn(read_all(answers, Arc::downgrade(&shared)));
         let (sender, queue) = mpsc::channel(MESSAGES_AHEAD);
+        let shared = Arc::new(Shared::new(sender));
+        tokio::spawn(read_all(answers, Arc::downgrade(&shared)));
         tokio::spawn(write_all(requests, queue));
-        Ok(Self { requests: sender, shared })
+        Ok(Self { shared })
     }
 
     /// Asks the browser, or a page of it, for something.
@@ -80,17 +81,15 @@ impl DevTools {
             }
             state.next += 1;
             let id = state.next;
-            state.waiting.insert(id, sender);
+            state.waiting.insert(id, (session.unwrap_or_default().into(), sender));
             id
         };
-        let mut request = json!({ "id": id, "method": method, "params": parameters });
-        if let Some(session) = session {
-            request["sessionId"] = session.into();
-        }
-        let mut bytes = request.to_string().into_bytes();
-        bytes.push(0);
-        self.requests.send(bytes).await.map_err(|_| closed())?;
-        let answer = receiver.await.map_err(|_| closed())?;
+        let request = request(id, session, method, parameters);
+        self.shared.requests.send(request).await.map_err(|_| closed())?;
+        let answer = receiver.await.map_err(|_| match self.is_closed() {
+            true => closed(),
+            false => failure("page_closed", "the page was closed; `read` shows another"),
+        })?;
         match answer.get("error") {
             Some(error) => {
                 let words = error["message"].as_str().unwrap_or("no reason was given");
@@ -100,11 +99,25 @@ impl DevTools {
         }
     }
 
+    /// The page whose loading is waited for from now on.
+    pub(super) fn work_on(&self, session: &str) {
+        self.state().page = session.into();
+    }
+
     pub(super) fn loads(&self) -> u64 {
         self.state().loads
     }
 
-    /// Waits until more pages than these have been loaded.
+    /// Answers the dialogs of pages, until what this returns is dropped: a page stands still as long
+    /// as its dialog is open. While nobody works with the pages from here, dialogs are for those who
+    /// see them on the desktop.
+    pub(super) fn attend(&self) -> Attending<'_> {
+        let answers = self.state().dialogs.attend();
+        answers.into_iter().for_each(|answer| self.shared.reply(answer));
+        Attending(self)
+    }
+
+    /// Waits until the page has been loaded more often than that.
     pub(super) async fn wait_for_load(&self, more_than: u64) {
         loop {
             let news = self.shared.news.notified();
@@ -117,7 +130,7 @@ impl DevTools {
 
     /// What pages have said since it was asked last.
     pub(super) fn take_remarks(&self) -> Vec<String> {
-        std::mem::take(&mut self.state().remarks)
+        self.state().remarks.take()
     }
 
     /// The browser has ended: whoever waits is told.
@@ -138,7 +151,41 @@ impl DevTools {
     }
 }
 
+/// Somebody works with the pages.
+pub(super) struct Attending<'a>(&'a DevTools);
+
+impl Attending<'_> {
+    /// What dialogs said since this began, and what was answered.
+    pub(super) fn dialogs(&self) -> Option<String> {
+        let words = self.0.state().dialogs.take_words();
+        (!words.is_empty()).then(|| words.join("\n"))
+    }
+}
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        self.0.state().dialogs.leave();
+    }
+}
+
 impl Shared {
+    fn new(requests: mpsc::Sender<Vec<u8>>) -> Self {
+        Self { state: Mutex::default(), news: Notify::new(), requests }
+    }
+
+    /// Answers a dialog. Nobody waits for what the browser says to that; and if it takes no more
+    /// messages now, whoever waits for the page runs out of time and is told.
+    fn reply(&self, answer: DialogAnswer) {
+        let id = {
+            let mut state = self.lock();
+            state.next += 1;
+            state.next
+        };
+        let parameters = json!({ "accept": answer.accept });
+        let method = "Page.handleJavaScriptDialog";
+        let _ = self.requests.try_send(request(id, Some(&answer.session), method, parameters));
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,65 +193,55 @@ impl Shared {
     fn take(&self, message: &[u8]) {
         let Ok(mut message) = serde_json::from_slice::<Value>(message) else { return };
         let mut state = self.lock();
-        if let Some(waiting) = message["id"].as_u64().and_then(|id| state.waiting.remove(&id)) {
-            let _ = waiting.send(message);
+        if let Some(id) = message["id"].as_u64() {
+            if let Some((_, waiting)) = state.waiting.remove(&id) {
+                let _ = waiting.send(message);
+            }
             return;
         }
         let event = message["params"].take();
-        match message["method"].as_str().unwrap_or_default() {
-            "Page.loadEventFired" => state.loads += 1,
-            method => {
-                if let Some(mut remark) = remark(method, &event)
-                    && state.remarks.len() < MOST_REMARKS
-                {
-                    remark.truncate(remark.floor_char_boundary(LONGEST_REMARK));
-                    state.remarks.push(remark);
-                }
-            }
-        }
+        let session = message["sessionId"].as_str().unwrap_or_default();
+        let answer = state.hear(message["method"].as_str().unwrap_or_default(), session, &event);
         drop(state);
+        if let Some(answer) = answer {
+            self.reply(answer);
+        }
         self.news.notify_waiters();
     }
 }
 
-fn closed() -> ToolError {
-    failure("browser_closed", "the browser has ended; `open` starts it again")
+impl State {
+    /// Notes what an event tells. Returns what a dialog is to be answered.
+    fn hear(&mut self, method: &str, session: &str, event: &Value) -> Option<DialogAnswer> {
+        self.remarks.hear(method, event);
+        match method {
+            "Page.loadEventFired" => self.loads += u64::from(session == self.page),
+            "Page.javascriptDialogOpening" => return self.dialogs.open(session, event),
+            "Page.javascriptDialogClosed" => self.dialogs.close(session),
+            "Target.detachedFromTarget" => {
+                let closed = event["sessionId"].as_str().unwrap_or_default();
+                self.dialogs.close(closed);
+                self.waiting.retain(|_, (session, _)| session != closed);
+            }
+            _ => {}
+        }
+        None
+    }
 }
 
-/// What an event means to whoever looks for what is wrong with a page.
-fn remark(method: &str, event: &Value) -> Option<String> {
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    Some(match method {
-        "Runtime.consoleAPICalled" => {
-            let arguments = event["args"].as_array().into_iter().flatten();
-            let words: Vec<String> = arguments
-                .map(|argument| match &argument["value"] {
-                    Value::Null => word(&argument["description"]),
-                    Value::String(text) => text.clone(),
-                    other => other.to_string(),
-                })
-                .collect();
-            format!("console {}: {}", word(&event["type"]), words.join(" "))
-        }
-        "Runtime.exceptionThrown" => {
-            let details = &event["exceptionDetails"];
-            let described = word(&details["exception"]["description"]);
-            let text = if described.is_empty() { word(&details["text"]) } else { described };
-            format!("exception: {text}")
-        }
-        "Log.entryAdded" => {
-            let entry = &event["entry"];
-            let (level, text, url) =
-                (word(&entry["level"]), word(&entry["text"]), word(&entry["url"]));
-            format!("log {level}: {text} {url}")
-        }
-        "Network.loadingFailed" => format!("network: {}", word(&event["errorText"])),
-        "Network.responseReceived" if event["response"]["status"].as_u64()? >= 400 => {
-            let response = &event["response"];
-            format!("network: {} for {}", response["status"], word(&response["url"]))
-        }
-        _ => return None,
-    })
+/// A message to the browser.
+fn request(id: u64, session: Option<&str>, method: &str, parameters: Value) -> Vec<u8> {
+    let mut request = json!({ "id": id, "method": method, "params": parameters });
+    if let Some(session) = session {
+        request["sessionId"] = session.into();
+    }
+    let mut bytes = request.to_string().into_bytes();
+    bytes.push(0);
+    bytes
+}
+
+fn closed() -> ToolError {
+    failure("browser_closed", "the browser has ended; `open` starts it again")
 }
 
 async fn write_all(mut requests: pipe::Sender, mut queue: mpsc::Receiver<Vec<u8>>) {
@@ -241,19 +278,60 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_wrong_on_a_page_is_noted_and_the_rest_is_not() {
-        let shared = Shared::default();
-        for message in [
-            r#"{"method":"Runtime.consoleAPICalled","params":{"type":"error","args":[{"value":"no"},{"value":3}]}}"#,
-            r#"{"method":"Network.responseReceived","params":{"response":{"status":200,"url":"a"}}}"#,
-            r#"{"method":"Network.responseReceived","params":{"response":{"status":404,"url":"b"}}}"#,
-            r#"{"method":"Page.loadEventFired","params":{}}"#,
-            "not JSON",
-        ] {
-            shared.take(message.as_bytes());
+    fn a_dialog_is_answered_while_somebody_works_with_the_page() {
+        let (requests, mut queue) = mpsc::channel(4);
+        let tools = DevTools { shared: Arc::new(Shared::new(requests)) };
+        let mut answered = || {
+            let message = queue.try_recv().ok()?;
+            let message: Value = serde_json::from_slice(&message[..message.len() - 1]).unwrap();
+            Some((message["sessionId"].clone(), message["params"]["accept"].clone()))
+        };
+        let opening = |kind: &str, session: &str| {
+            let params = json!({ "type": kind, "message": "Sure?" });
+            let method = "Page.javascriptDialogOpening";
+            let event = json!({ "method": method, "params": params, "sessionId": session });
+            tools.shared.take(event.to_string().as_bytes());
+        };
+        // Nobody works with it: it is for those who see it.
+        opening("confirm", "a");
+        assert_eq!(answered(), None);
+        let attending = tools.attend();
+        assert_eq!(answered(), Some(("a".into(), false.into())));
+        opening("beforeunload", "b");
+        assert_eq!(answered(), Some(("b".into(), true.into())));
+        let words = attending.dialogs().unwrap();
+        assert_eq!(words.lines().count(), 2, "{words}");
+        assert!(words.contains("confirm") && words.contains("\"Sure?\""), "{words}");
+        assert_eq!(attending.dialogs(), None);
+        drop(attending);
+        opening("alert", "a");
+        assert_eq!(answered(), None);
+        assert_eq!(tools.take_remarks().len(), 3);
+        // Somebody closed it on the desktop.
+        let closed = r#"{"method":"Page.javascriptDialogClosed","sessionId":"a"}"#;
+        tools.shared.take(closed.as_bytes());
+        drop(tools.attend());
+        assert_eq!(answered(), None);
+    }
+
+    #[tokio::test]
+    async fn only_the_page_that_is_worked_on_counts_and_one_that_closes_answers_nobody() {
+        let (requests, _queue) = mpsc::channel(4);
+        let tools = DevTools { shared: Arc::new(Shared::new(requests)) };
+        tools.work_on("a");
+        for session in ["a", "b"] {
+            let event =
+                json!({ "method": "Page.loadEventFired", "params": {}, "sessionId": session });
+            tools.shared.take(event.to_string().as_bytes());
         }
-        let state = shared.lock();
-        assert_eq!(state.remarks, ["console error: no 3", "network: 404 for b"]);
-        assert_eq!(state.loads, 1);
+        assert_eq!(tools.loads(), 1);
+        let closing = async {
+            let method = "Target.detachedFromTarget";
+            let event = json!({ "method": method, "params": { "sessionId": "a" } });
+            tools.shared.take(event.to_string().as_bytes());
+        };
+        let (asked, ()) =
+            tokio::join!(tools.ask(Some("a"), "Runtime.evaluate", json!({})), closing);
+        assert_eq!(asked.unwrap_err().code, "page_closed");
     }
 }
