@@ -92,8 +92,8 @@ pub async fn drive<W: World>(
     world: &mut W,
 ) -> Result<Result<(), JobError>, W::Stop> {
     let mut heard = 0;
-    // Which model of the line is asked first: one that does not answer is not tried at every turn.
-    let mut first = 0;
+    // Which model of the line is asked: one that does not answer is not tried at every turn.
+    let mut at = Attempts::default();
     let mut pictures = Album::default();
     loop {
         loop {
@@ -117,15 +117,13 @@ pub async fn drive<W: World>(
                 if models.iter().any(|model| model.sight() == Sight::Sees) {
                     request.pictures = pictures.load(request.pictures, world).await?;
                 }
-                if let Some(answer) = ask(&request, models, &mut first, world).await? {
-                    world.record(vec![answer]).await?;
-                }
+                ask(&request, models, &mut at, heard, world).await?;
             }
             Effect::Compact { draft, request } => {
                 if let Some(context) = mind.snapshot() {
                     world.keep_context(context, heard).await?;
                 }
-                if let Err(error) = compact(*draft, request, models, first, world).await? {
+                if let Err(error) = compact(*draft, request, models, at.model, world).await? {
                     return Ok(Err(error));
                 }
             }
@@ -146,7 +144,7 @@ pub async fn drive<W: World>(
                 world.record(vec![EventBody::MemoryRecalled { project, texts }]).await?;
             }
             Effect::Extract { project, request } => {
-                let kept = extract(project, request, models, first, world).await?;
+                let kept = extract(project, request, models, at.model, world).await?;
                 world.record(vec![kept]).await?;
             }
             Effect::Wait => world.wait_for_event(heard, JobTime::StandsStill).await?,
@@ -178,43 +176,45 @@ impl Album {
     }
 }
 
-/// Asks until there is an answer or no model is left. Every failure is recorded; the last of them,
-/// after which nobody is asked again, without a time to wait.
+/// Asks once. A failure is recorded, and waited out if there is another attempt; the mind then decides
+/// anew, so that neither a budget nor a pause waits for a model that does not answer. The failure after
+/// which nobody is asked again is recorded without a time to wait.
 async fn ask<W: World>(
     request: &Request,
     models: &Line,
-    first: &mut usize,
+    at: &mut Attempts,
+    heard: u64,
     world: &mut W,
-) -> Result<Option<EventBody>, W::Stop> {
-    let mut at = Attempts { model: *first, failures: 0 };
-    loop {
-        let Some(model) = models.get(at.model) else { return Ok(None) };
-        let asked = ask_aloud(&**model, request, world).await?;
-        let error = match asked {
-            Ok(answer) => {
-                *first = at.model;
-                return Ok(Some(EventBody::ModelAnswered { answer: Box::new(answer) }));
-            }
-            Err(error) => error,
-        };
-        tracing::debug!(model = model.name(), %error, "a model did not answer");
-        let next = at.after(&error, models.len(), world.chance());
-        let wait = match next {
-            Next::Wait(time, _) => Some(time),
-            Next::GiveUp => None,
-        };
-        world.record(vec![failure(model.name(), &error, wait)]).await?;
-        match next {
-            Next::GiveUp => return Ok(None),
-            Next::Wait(time, again) => {
-                at = again;
-                tokio::select! {
-                    () = tokio::time::sleep(time) => {}
-                    stop = world.stopped() => return Err(stop),
-                }
+) -> Result<(), W::Stop> {
+    let Some(model) = models.get(at.model) else { return Ok(()) };
+    let error = match ask_aloud(&**model, request, world).await? {
+        Ok(answer) => {
+            *at = at.answered();
+            let answer = Box::new(answer);
+            return world
+                .record(vec![EventBody::ModelAnswered { answer, heard: Some(heard) }])
+                .await;
+        }
+        Err(error) => error,
+    };
+    tracing::debug!(model = model.name(), %error, "a model did not answer");
+    let next = at.after(&error, models.len(), world.chance());
+    let wait = match next {
+        Next::Wait(time, _) => Some(time),
+        Next::GiveUp => None,
+    };
+    world.record(vec![failure(model.name(), &error, wait)]).await?;
+    match next {
+        Next::GiveUp => *at = at.answered(),
+        Next::Wait(time, again) => {
+            *at = again;
+            tokio::select! {
+                () = tokio::time::sleep(time) => {}
+                stop = world.stopped() => return Err(stop),
             }
         }
     }
+    Ok(())
 }
 
 /// How often the words of an answer that is not whole yet are written down.
@@ -345,7 +345,7 @@ async fn look<W: World>(lookup: &Lookup, world: &mut W) -> Result<String, W::Sto
             }
         }
         Lookup::History(read) => {
-            let mut reading = Reading::default();
+            let mut reading = Reading::from(read.start.unwrap_or_default());
             let to = read.to.unwrap_or(read.from);
             let mut after = read.from.saturating_sub(1);
             'pages: loop {
@@ -361,9 +361,10 @@ async fn look<W: World>(lookup: &Lookup, world: &mut W) -> Result<String, W::Sto
             Ok(reading.finish())
         }
         Lookup::Output(read) => Ok(match world.step_output(read.step).await? {
-            Some(text) => {
-                history::lines(&text, read.offset.unwrap_or(1), read.limit.unwrap_or(200))
-            }
+            Some(text) => match read.start {
+                Some(start) => history::bytes(&text, start),
+                None => history::lines(&text, read.offset.unwrap_or(1), read.limit.unwrap_or(200)),
+            },
             None => format!("there is no step {} so far", read.step),
         }),
     }

@@ -20,7 +20,7 @@ pub fn entry_text(event: &Event) -> Option<String> {
                 return None;
             }
         },
-        EventBody::ModelAnswered { answer } => {
+        EventBody::ModelAnswered { answer, .. } => {
             let blocks = answer.blocks.iter().filter_map(|block| match block {
                 AnswerBlock::Text { text } => Some(text.clone()),
                 AnswerBlock::ToolCall { name, arguments, .. } => {
@@ -98,9 +98,16 @@ fn excerpt(text: &str, at: usize) -> String {
 pub struct Reading {
     text: String,
     stopped_at: Option<u64>,
+    /// Bytes of the first entry that are passed over.
+    start: usize,
 }
 
 impl Reading {
+    /// Begins with this byte of the first entry.
+    pub fn from(start: u64) -> Self {
+        Self { start: usize::try_from(start).unwrap_or(usize::MAX), ..Self::default() }
+    }
+
     /// Takes in an event; `false` when there is no room for more.
     pub fn take(&mut self, event: &Event) -> bool {
         let Some(text) = entry_text(event) else { return true };
@@ -109,11 +116,14 @@ impl Reading {
             self.stopped_at = Some(event.seq);
             return false;
         }
-        let shown = &text[..text.floor_char_boundary(room)];
-        self.text.push_str(&format!("[entry {}] {shown}\n", event.seq));
-        if shown.len() < text.len() {
-            let rest = text.len() - shown.len();
-            self.text.push_str(&format!("[… {rest} more bytes of entry {} …]\n", event.seq));
+        let start = text.floor_char_boundary(std::mem::take(&mut self.start));
+        let end = text.floor_char_boundary((start + room).min(text.len()));
+        self.text.push_str(&format!("[entry {}] {}\n", event.seq, &text[start..end]));
+        if end < text.len() {
+            let (seq, rest) = (event.seq, text.len() - end);
+            self.text.push_str(&format!(
+                "[… {rest} more bytes of entry {seq}: read_history from {seq} with start {end} …]\n"
+            ));
         }
         true
     }
@@ -138,7 +148,17 @@ pub fn lines(text: &str, offset: u64, limit: u64) -> String {
         if shown.len() + line.len() > MOST_SHOWN && !shown.is_empty() {
             break;
         }
-        shown.push_str(&line[..line.floor_char_boundary(MOST_SHOWN)]);
+        let end = line.floor_char_boundary(MOST_SHOWN);
+        shown.push_str(&line[..end]);
+        if end < line.len() {
+            // Where the line lies is found by its address within the text.
+            let byte = line.as_ptr() as usize - text.as_ptr() as usize + end;
+            shown.push_str(&format!(
+                "\n[… {} more bytes of line {}: read_output with start {byte} …]",
+                line.len() - end,
+                last + 1
+            ));
+        }
         shown.push('\n');
         last += 1;
     }
@@ -148,10 +168,47 @@ pub fn lines(text: &str, offset: u64, limit: u64) -> String {
     format!("{shown}[lines {first} to {last} of {total}]")
 }
 
+/// Text from a byte on, as much as is shown at once.
+pub fn bytes(text: &str, start: u64) -> String {
+    let start = usize::try_from(start).unwrap_or(usize::MAX).min(text.len());
+    let start = text.floor_char_boundary(start);
+    let end = text.floor_char_boundary((start + MOST_SHOWN).min(text.len()));
+    format!("{}\n[bytes {start} to {end} of {}]", &text[start..end], text.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use bellglass_protocol::id::JobId;
+
+    #[test]
+    fn what_is_too_long_to_be_shown_at_once_can_be_read_to_its_end() {
+        let long: String = (0..20_000).map(|n| format!("{n}é ")).collect();
+        let (mut read, mut start) = (String::new(), 0);
+        while start < long.len() {
+            let mut reading = Reading::from(start as u64);
+            assert!(reading.take(&message(7, &long)));
+            let shown = reading.finish();
+            let piece = shown.strip_prefix("[entry 7] ").unwrap();
+            let piece = piece.strip_prefix("user: ").unwrap_or(piece);
+            let end = piece.find("\n[… ").unwrap_or(piece.len() - 1);
+            read.push_str(&piece[..end]);
+            start += end;
+        }
+        assert!(read.contains("19999é") && read.contains("10000é"));
+        let (mut read, mut start) = (String::new(), 0);
+        while start < long.len() {
+            let shown = bytes(&long, start as u64);
+            let piece = shown.rsplit_once("\n[bytes ").unwrap().0;
+            read.push_str(piece);
+            start += piece.len();
+        }
+        assert_eq!(read, long);
+        let one_line = lines(&long, 1, 10);
+        let at = one_line.split("with start ").nth(1).unwrap().split(' ').next().unwrap();
+        let at: usize = at.parse().unwrap();
+        assert!(bytes(&long, at as u64).starts_with(&long[at..at + 50]));
+    }
 
     fn message(seq: u64, text: &str) -> Event {
         let body = EventBody::MessageReceived { by: "user".into(), text: text.into() };

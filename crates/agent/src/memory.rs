@@ -28,17 +28,25 @@ pub fn redact(text: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut is_named = false;
     for word in text.split(' ') {
-        let (name, value) = split_name(word);
-        let covered = if is_secret(value) || ((is_named || names_a_secret(name)) && is_value(value))
-        {
-            format!("{name}[redacted]")
-        } else {
-            word.to_owned()
-        };
-        is_named = names_a_secret(word);
-        words.push(covered);
+        // Several may stand in one word, as in an address or an object.
+        let pieces = word.split_inclusive([',', ';', '&', '{', '}', '?']);
+        words.push(pieces.map(|piece| covered(piece, is_named)).collect());
+        // "The password is X": the little word says nothing.
+        let is_little = matches!(word, "is" | "was" | "=" | ":" | "to");
+        is_named = names_a_secret(word) || is_named && is_little;
     }
     words.join(" ")
+}
+
+fn covered(piece: &str, is_named: bool) -> String {
+    let (name, value) = split_name(piece);
+    let bare = value.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let is_given = !bare.is_empty() && names_a_secret(name);
+    if is_given || is_secret(value) || is_named && is_value(value) {
+        let end = value.trim_end_matches([',', ';', '&', '}']).len();
+        return format!("{name}[redacted]{}", &value[end..]);
+    }
+    piece.to_owned()
 }
 
 /// A word such as `TOKEN=x`, taken apart after the sign.
@@ -52,9 +60,14 @@ fn split_name(word: &str) -> (&str, &str) {
 
 fn names_a_secret(word: &str) -> bool {
     let word = word.to_lowercase();
-    let word = word.trim_end_matches(['=', ':', ',', ';']);
-    let names = ["password", "passwd", "secret", "token", "api_key", "apikey", "api-key", "bearer"];
-    names.iter().any(|name| word.ends_with(name))
+    let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    // How many tokens a model reads is no secret.
+    if word.ends_with("tokens") {
+        return false;
+    }
+    let within = ["passw", "secret", "credential", "api_key", "apikey", "api-key", "private_key"];
+    let ends = ["token", "bearer", "_key", "-key", "_pass", "pwd"];
+    within.iter().any(|name| word.contains(name)) || ends.iter().any(|name| word.ends_with(name))
 }
 
 /// Whether a word that stands where a secret would is one: not a common word of a sentence.
@@ -145,6 +158,13 @@ mod tests {
                 "src/components/very-long-component-name-for-a-file.tsx",
             ),
             ("authorization: Bearer abcDEF123456", "authorization: Bearer [redacted]"),
+            (r#"{"user":"ada","password":"hunter22"}"#, r#"{"user":"ada","password":[redacted]}"#),
+            ("AWS_SECRET_ACCESS_KEY=abc", "AWS_SECRET_ACCESS_KEY=[redacted]"),
+            ("DB_PASS=x1 and SECRET_KEY=y", "DB_PASS=[redacted] and SECRET_KEY=[redacted]"),
+            ("password=correcthorse", "password=[redacted]"),
+            ("the password is Hunter22", "the password is [redacted]"),
+            ("max_tokens=1000 is enough", "max_tokens=1000 is enough"),
+            ("/login?user=ada&token=abc&x=1", "/login?user=ada&token=[redacted]&x=1"),
         ] {
             assert_eq!(redact(text), kept);
         }

@@ -224,7 +224,7 @@ impl EventPrinter {
                 };
                 self.line(text, colour, &format!("⇄ {place} {what}{times}"));
             }
-            EventBody::ModelAnswered { answer } => {
+            EventBody::ModelAnswered { answer, .. } => {
                 for block in &answer.blocks {
                     if let AnswerBlock::Text { text: words } = block {
                         self.output(text, &format!("{}\n", words.trim_end()));

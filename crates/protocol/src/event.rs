@@ -109,7 +109,12 @@ pub enum EventBody {
     },
     /// A model was asked and gave a whole answer.
     #[serde(rename = "model.answered")]
-    ModelAnswered { answer: Box<ModelAnswer> },
+    ModelAnswered {
+        answer: Box<ModelAnswer>,
+        /// The last event that the model knew of when it was asked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        heard: Option<u64>,
+    },
     /// A model was asked and gave no whole answer. Without `retry_in_ms` it is not asked again.
     #[serde(rename = "model.failed")]
     ModelFailed {
@@ -130,17 +135,17 @@ pub enum EventBody {
     /// Somebody else than the job's mind used a tool of the sandbox.
     #[serde(rename = "tool.used")]
     ToolUsed { by: String, call: ToolCall, outcome: Box<StepOutcome> },
-    /// A person looked at something inside the sandbox, or worked on it.
-    #[serde(rename = "live.opened")]
-    LiveOpened { by: String, place: LivePlace },
-    /// A person works with the desktop. Calls of the job that would do so wait.
-    #[serde(rename = "desktop.taken")]
     /// Somebody else than the job's mind put a file into the workspace, or replaced one.
     #[serde(rename = "file.written")]
     FileWritten { by: String, path: String, bytes: u64, sha256: String },
     /// Somebody else than the job's mind deleted a file or a folder of the workspace.
     #[serde(rename = "file.deleted")]
     FileDeleted { by: String, path: String },
+    /// A person looked at something inside the sandbox, or worked on it.
+    #[serde(rename = "live.opened")]
+    LiveOpened { by: String, place: LivePlace },
+    /// A person works with the desktop. Calls of the job that would do so wait.
+    #[serde(rename = "desktop.taken")]
     DesktopTaken { by: String },
     /// The desktop is the job's again.
     #[serde(rename = "desktop.returned")]
@@ -239,13 +244,13 @@ impl EventBody {
             Self::McpConnected { .. } => "mcp.connected",
             Self::ToolStarted { .. } => "tool.started",
             Self::ToolUsed { .. } => "tool.used",
+            Self::FileWritten { .. } => "file.written",
+            Self::FileDeleted { .. } => "file.deleted",
             Self::LiveOpened { .. } => "live.opened",
             Self::DesktopTaken { .. } => "desktop.taken",
             Self::DesktopReturned { .. } => "desktop.returned",
             Self::ApprovalRequested { .. } => "approval.requested",
             Self::ApprovalDecided { .. } => "approval.decided",
-            Self::FileWritten { .. } => "file.written",
-            Self::FileDeleted { .. } => "file.deleted",
             Self::ModelSaid { .. } => "model.said",
             Self::MemoryKept { .. } => "memory.kept",
             Self::MemoryRecalled { .. } => "memory.recalled",
@@ -290,15 +295,15 @@ pub struct ResultSummary {
     /// What could not be packed, with the reason; at most the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
+    /// Under which name it is kept. Older logs do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub artifact: Option<String>,
 }
 
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-    /// Under which name it is kept. Older logs do not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub artifact: Option<String>,
 pub struct JobEnd {
     pub status: EndStatus,
     /// Numbers of the steps that failed, timed out or were cancelled.

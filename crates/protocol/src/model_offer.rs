@@ -9,8 +9,23 @@ pub struct ModelOffer {
     pub default: Option<String>,
     /// What may stand before the `/` of a model's name: each is a provider that is configured.
     pub providers: Vec<String>,
-    /// Models whose price is known, by how their names begin.
+    /// Models whose price the operator says, by how their names begin.
     pub priced: Vec<String>,
+    /// Models whose price is known without that, by their names.
+    pub known_prices: Vec<String>,
+    /// The model that is asked when the task's own does not answer.
+    pub fallback: Option<String>,
+}
+
+/// Whether a model is another of the same name, with a date or a number behind it. `gpt-5-2025-08-07` is
+/// one of `gpt-5`, and `gpt-5-pro` is not.
+pub fn is_version_of(model: &str, name: &str) -> bool {
+    let is_version = |c: char| c.is_ascii_digit() || c == '-';
+    match model.strip_prefix(name) {
+        Some("" | "-latest") => true,
+        Some(rest) => rest.starts_with('-') && rest.chars().all(is_version),
+        None => false,
+    }
 }
 
 /// Before the name of a recording that is played again in place of a model.
@@ -62,6 +77,7 @@ impl ModelOffer {
 
     pub(crate) fn has_price(&self, model: &str) -> bool {
         self.priced.iter().any(|priced| model.starts_with(priced.as_str()))
+            || self.known_prices.iter().any(|known| is_version_of(model, known))
     }
 }
 
@@ -76,6 +92,7 @@ mod tests {
             default: Some("local/small".into()),
             providers: strings(&["local", "openai"]),
             priced: strings(&["openai/gpt"]),
+            ..ModelOffer::default()
         };
         for (wanted, chosen) in [
             (None, Ok("local/small")),
@@ -102,5 +119,16 @@ mod tests {
     fn prices_go_by_how_a_name_begins() {
         let offer = ModelOffer { priced: vec!["openai/gpt".into()], ..ModelOffer::default() };
         assert!(offer.has_price("openai/gpt-5") && !offer.has_price("local/x"));
+        let known_prices = vec!["openai/gpt-5".into()];
+        let offer = ModelOffer { known_prices, ..ModelOffer::default() };
+        for (model, priced) in [
+            ("openai/gpt-5", true),
+            ("openai/gpt-5-latest", true),
+            ("openai/gpt-5-2025-08-07", true),
+            ("openai/gpt-5-pro", false),
+            ("openai/gpt-50", false),
+        ] {
+            assert_eq!(offer.has_price(model), priced, "{model}");
+        }
     }
 }

@@ -14,13 +14,19 @@ pub(crate) fn check_budget(
         Some(usd) if usd.is_nan() || usd <= 0.0 => {
             Err(invalid("budget.usd", "must be more than 0"))
         }
-        Some(_) if !models.has_price(model) => Err(invalid(
-            "budget.usd",
-            &format!(
-                "cannot be kept: the price of {model} is unknown; set it under [model.prices]"
-            ),
-        )),
-        _ => Ok(()),
+        Some(_) => {
+            let fallback = models.fallback.as_deref();
+            match [Some(model), fallback].into_iter().flatten().find(|it| !models.has_price(it)) {
+                Some(model) => Err(invalid(
+                    "budget.usd",
+                    &format!(
+                        "cannot be kept: the price of {model} is unknown; set it under [model.prices]"
+                    ),
+                )),
+                None => Ok(()),
+            }
+        }
+        None => Ok(()),
     }
 }
 

@@ -346,7 +346,7 @@ impl JobView {
             EventBody::ApprovalDecided { id, .. } => {
                 self.approvals.retain(|approval| approval.id != *id);
             }
-            EventBody::ModelAnswered { answer } => {
+            EventBody::ModelAnswered { answer, .. } => {
                 let (here, furthest) = &mut self.answers;
                 *here += 1;
                 if *here > *furthest {
@@ -511,7 +511,7 @@ mod tests {
             cost_usd: None,
             duration_ms: 1,
         };
-        EventBody::ModelAnswered { answer: Box::new(answer) }
+        EventBody::ModelAnswered { answer: Box::new(answer), heard: None }
     }
 
     fn released() -> EventBody {

@@ -52,7 +52,7 @@ impl Log {
         let n = turn as u32;
         let call = ToolCall::Shell(Shell { command, ..Default::default() });
         vec![
-            EventBody::ModelAnswered { answer: Box::new(answer) },
+            EventBody::ModelAnswered { answer: Box::new(answer), heard: None },
             EventBody::StepStarted { n, call },
             EventBody::StepFinished { n, outcome: Box::new(outcome(turn)) },
         ]

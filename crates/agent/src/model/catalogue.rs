@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
-use bellglass_protocol::model_offer::{ModelOffer, REPLAY};
+use bellglass_protocol::model_offer::{ModelOffer, REPLAY, is_version_of};
 use serde::Deserialize;
 
 use super::chat::Chat;
@@ -19,8 +19,9 @@ pub use super::prices::Price;
 use super::recorder::{Recorded, Recorder};
 use super::replay::Replay;
 use super::responses::Responses;
+use super::retry::{Attempts, Next};
 use super::wire::WireModel;
-use super::{Model, ModelError, Secret, prices};
+use super::{Model, ModelError, Request, Secret, prices};
 use crate::static_model::StaticModel;
 
 /// What the operator decided about models.
@@ -130,7 +131,9 @@ impl Catalogue {
             default: settings.default.clone(),
             providers: settings.providers.keys().cloned().collect(),
             // A recording knows what it cost.
-            priced: settings.prices.keys().cloned().chain(known).chain([REPLAY.into()]).collect(),
+            priced: settings.prices.keys().cloned().chain([REPLAY.into()]).collect(),
+            known_prices: known.collect(),
+            fallback: settings.fallback.clone(),
         }
     }
 
@@ -149,7 +152,11 @@ impl Catalogue {
         if let Some(fallback) = &self.settings.fallback
             && fallback != name
         {
-            line.push(self.open(fallback).await?);
+            match self.open(fallback).await {
+                Ok(model) => line.push(model),
+                // A task whose own model answers needs no other.
+                Err(error) => tracing::warn!(model = fallback, %error, "there is no fallback now"),
+            }
         }
         if let (Recording::On, Some(folder)) = (self.settings.record, recordings) {
             let _ = tokio::fs::create_dir_all(folder).await;
@@ -197,7 +204,7 @@ impl Catalogue {
         let endpoint = self.endpoint(settings);
         let facts = match model {
             FIRST => {
-                let list = endpoint.get("/models").await?;
+                let list = models_of(&endpoint).await?;
                 let first = list["data"][0]["id"].as_str();
                 let first = first
                     .ok_or_else(|| unknown("could not be found: the server lists no models"))?;
@@ -215,14 +222,11 @@ impl Catalogue {
     fn facts(&self, provider: &str, model: &str) -> ModelFacts {
         let name = format!("{provider}/{model}");
         let own = self.settings.prices.iter().map(|(start, price)| (start.as_str(), *price));
-        let longest = |prices: &mut dyn Iterator<Item = (&str, Price)>| {
-            prices
-                .filter(|(start, _)| name.starts_with(start))
-                .max_by_key(|(start, _)| start.len())
-                .map(|(_, price)| price)
-        };
-        let price =
-            longest(&mut own.into_iter()).or_else(|| longest(&mut prices::KNOWN.into_iter()));
+        let own = own.filter(|(start, _)| name.starts_with(start));
+        let own = own.max_by_key(|(start, _)| start.len());
+        let known = prices::KNOWN.iter().copied().filter(|(known, _)| is_version_of(&name, known));
+        let known = || known.max_by_key(|(known, _)| known.len());
+        let price = own.or_else(known).map(|(_, price)| price);
         let (known_context, output_tokens) = known_sizes(&name);
         let context_tokens =
             self.settings.context_tokens.or(known_context).unwrap_or(CONTEXT_TOKENS);
@@ -230,6 +234,24 @@ impl Catalogue {
         let sight = self.settings.sight.or(known_sight(&name)).unwrap_or(Sight::Blind);
         let model = model.to_owned();
         ModelFacts { name, model, context_tokens, output_tokens, reasoning, sight, price }
+    }
+}
+
+/// What a server has. One that is away is waited for, as it is when it is asked.
+async fn models_of(endpoint: &Endpoint) -> Result<serde_json::Value, ModelError> {
+    let mut at = Attempts::default();
+    loop {
+        let error = match endpoint.get("/models").await {
+            Ok(list) => return Ok(list),
+            Err(error) => error,
+        };
+        match at.after(&error, 1, 0.5) {
+            Next::GiveUp => return Err(error),
+            Next::Wait(time, again) => {
+                at = again;
+                tokio::time::sleep(time).await;
+            }
+        }
     }
 }
 
@@ -285,6 +307,40 @@ pub(crate) struct ModelFacts {
 }
 
 impl ModelFacts {
+    pub(crate) fn is_of_openai(&self) -> bool {
+        self.name.starts_with("openai/")
+    }
+
+    /// How much a model is asked to write when a text of `most` tokens is wanted. What it thinks counts
+    /// as written, and without room for it there would be no text.
+    pub(crate) fn room_for(&self, most: u64) -> u64 {
+        if self.thinks() { most + THINKING_ROOM } else { most }
+    }
+
+    /// How hard it is to think about a request. One for a short text is not worth much thought.
+    pub(crate) fn effort(&self, request: &Request) -> Option<Effort> {
+        match request.most_output {
+            Some(_) if self.thinks() => Some(Effort::Low),
+            _ => self.reasoning,
+        }
+    }
+
+    /// Whether it thinks before it answers, as far as that is known.
+    fn thinks(&self) -> bool {
+        let name = self.name.strip_prefix("openai/").unwrap_or_default();
+        let is_numbered_o = name
+            .strip_prefix('o')
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        self.reasoning.is_some() || name.starts_with("gpt-5") || is_numbered_o
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_test(name: &str) -> Self {
+        let catalogue = Catalogue::new(CatalogueSettings::default()).expect("nothing to go wrong");
+        let (provider, model) = name.split_once('/').expect("a whole name");
+        catalogue.facts(provider, model)
+    }
+
     pub(crate) fn answer(
         &self,
         blocks: Vec<AnswerBlock>,
@@ -302,6 +358,9 @@ impl ModelFacts {
         }
     }
 }
+
+/// Tokens for thoughts about a short text.
+const THINKING_ROOM: u64 = 8_000;
 
 /// A result is found by its call's id, so no two calls of an answer may share one.
 fn with_distinct_ids(mut blocks: Vec<AnswerBlock>) -> Vec<AnswerBlock> {
@@ -330,7 +389,14 @@ mod tests {
         let own = Price { input: 7.0, output: 7.0, cached: None, cache_written: None };
         let prices = BTreeMap::from([("openai/gpt-5-mini".to_owned(), own)]);
         let catalogue = catalogue(CatalogueSettings { prices, ..CatalogueSettings::default() });
-        for (model, input) in [("gpt-5-mini", Some(7.0)), ("gpt-5-nano", Some(0.05)), ("x", None)] {
+        for (model, input) in [
+            ("gpt-5-mini", Some(7.0)),
+            ("gpt-5-nano", Some(0.05)),
+            ("gpt-5-2025-08-07", Some(1.25)),
+            // Another model, and a dear one.
+            ("gpt-5-pro", None),
+            ("x", None),
+        ] {
             let price = catalogue.facts("openai", model).price;
             assert_eq!(price.map(|price| price.input), input, "{model}");
         }
@@ -358,6 +424,13 @@ mod tests {
         let sight = Some(Sight::Sees);
         let said = catalogue(CatalogueSettings { sight, ..CatalogueSettings::default() });
         assert_eq!(said.facts("local", "x").sight, Sight::Sees);
+    }
+
+    #[test]
+    fn a_short_text_has_room_beside_the_thoughts() {
+        for (name, room) in [("openai/gpt-5.1", 9_500), ("openai/o3", 9_500), ("local/o3", 1_500)] {
+            assert_eq!(ModelFacts::of_test(name).room_for(1_500), room, "{name}");
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(super) struct Chat {
     reasoning: String,
     /// The field under which the server gives its reasoning.
     reasoning_field: &'static str,
+    /// What gateways give of it beside the text, sealed parts included.
+    reasoning_details: Vec<Value>,
     calls: Vec<Call>,
     finish: Option<String>,
     usage: Usage,
@@ -32,7 +34,12 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
+    /// What the server wants back with the call, such as a signature.
+    extra: Option<Value>,
 }
+
+/// The field of a message's reasoning under which the calls' own are kept, by their ids.
+const EXTRA: &str = "extra_content";
 
 impl Gather for Chat {
     const PATH: &'static str = "/chat/completions";
@@ -91,9 +98,11 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
         body["tools"] = request.tools.iter().map(tool).collect();
     }
     if let Some(most) = request.most_output {
-        body["max_tokens"] = most.into();
+        // Whoever else speaks this wire knows the older name.
+        let field = if facts.is_of_openai() { "max_completion_tokens" } else { "max_tokens" };
+        body[field] = facts.room_for(most).into();
     }
-    if let Some(effort) = facts.reasoning {
+    if let Some(effort) = facts.effort(request) {
         body["reasoning_effort"] = effort.as_str().into();
     }
     body
@@ -134,9 +143,15 @@ fn assistant(blocks: &[AnswerBlock]) -> Value {
         message["content"] = Value::Null;
     }
     // Servers that give reasoning this way want it back with the calls that came of it.
-    if let Some(fields) = reasoning.and_then(Value::as_object) {
-        for (name, value) in fields {
+    for (name, value) in reasoning.and_then(Value::as_object).into_iter().flatten() {
+        if name != EXTRA {
             message[name] = value.clone();
+            continue;
+        }
+        for call in &mut calls {
+            if let Some(extra) = call["id"].as_str().and_then(|id| value.get(id)) {
+                call[EXTRA] = extra.clone();
+            }
         }
     }
     message["tool_calls"] = calls.into();
@@ -194,6 +209,9 @@ impl Chat {
                 break;
             }
         }
+        for part in delta["reasoning_details"].as_array().into_iter().flatten() {
+            self.take_detail(part);
+        }
         for part in delta["tool_calls"].as_array().into_iter().flatten() {
             self.take_call(part);
         }
@@ -202,15 +220,39 @@ impl Chat {
         }
     }
 
-    /// Calls come in fragments that name the call by its index; some servers leave that out.
+    /// Pieces of one kind that follow each other are one.
+    fn take_detail(&mut self, part: &Value) {
+        let is_same = |last: &Value| last["type"] == part["type"] && last["index"] == part["index"];
+        let Some(last) = self.reasoning_details.last_mut().filter(|last| is_same(last)) else {
+            self.reasoning_details.push(part.clone());
+            return;
+        };
+        for (name, value) in part.as_object().into_iter().flatten() {
+            match (name.as_str(), last[name].as_str(), value.as_str()) {
+                ("text" | "summary" | "data", Some(before), Some(piece)) => {
+                    last[name] = format!("{before}{piece}").into();
+                }
+                _ if !value.is_null() => last[name] = value.clone(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Calls come in fragments that name the call by its index; some servers leave that out, and some
+    /// give all calls the same one.
     fn take_call(&mut self, part: &Value) {
         let index = part["index"].as_u64();
         let id = part["id"].as_str().unwrap_or_default();
+        let name = part["function"]["name"].as_str().unwrap_or_default();
         let known = match index {
-            Some(_) => self.calls.iter().position(|call| call.index == index),
+            Some(_) => self.calls.iter().rposition(|call| call.index == index),
             None if id.is_empty() => self.calls.len().checked_sub(1),
             None => self.calls.iter().position(|call| call.id == id),
         };
+        let is_another = |call: &Call| {
+            !id.is_empty() && !call.id.is_empty() && call.id != id && !name.is_empty()
+        };
+        let known = known.filter(|at| !is_another(&self.calls[*at]));
         let at = known.unwrap_or_else(|| {
             self.calls.push(Call { index, ..Call::default() });
             self.calls.len() - 1
@@ -219,10 +261,14 @@ impl Chat {
         if call.id.is_empty() {
             call.id = id.to_owned();
         }
-        let function = &part["function"];
-        if let Some(name) = function["name"].as_str() {
+        // Some servers say the whole name with every fragment.
+        if call.name != name {
             call.name.push_str(name);
         }
+        if !part[EXTRA].is_null() {
+            call.extra = Some(part[EXTRA].clone());
+        }
+        let function = &part["function"];
         match &function["arguments"] {
             Value::String(piece) => call.arguments.push_str(piece),
             // Some servers give the object itself instead of its text.
@@ -233,9 +279,22 @@ impl Chat {
 
     fn answer(self, facts: &ModelFacts, turn: usize, started: Instant) -> ModelAnswer {
         let mut blocks = Vec::new();
+        let mut data = serde_json::Map::new();
         if !self.reasoning.is_empty() {
-            let data = json!({ self.reasoning_field: self.reasoning });
-            blocks.push(AnswerBlock::Reasoning { wire: Wire::Chat, text: self.reasoning, data });
+            data.insert(self.reasoning_field.into(), self.reasoning.as_str().into());
+        }
+        if !self.reasoning_details.is_empty() {
+            data.insert("reasoning_details".into(), self.reasoning_details.into());
+        }
+        let extra =
+            self.calls.iter().filter_map(|call| Some((call.id.clone(), call.extra.clone()?)));
+        let extra: serde_json::Map<String, Value> = extra.collect();
+        if !extra.is_empty() {
+            data.insert(EXTRA.into(), extra.into());
+        }
+        if !data.is_empty() {
+            let (wire, text, data) = (Wire::Chat, self.reasoning, data.into());
+            blocks.push(AnswerBlock::Reasoning { wire, text, data });
         }
         if !self.text.is_empty() {
             blocks.push(AnswerBlock::Text { text: self.text });
@@ -296,6 +355,52 @@ mod tests {
         assert_eq!(answer.calls.len(), 2);
         assert_eq!(answer.calls[0].arguments, r#"{"k":1}"#);
         assert_eq!(answer.calls[1].arguments, "{}");
+    }
+
+    #[test]
+    fn calls_that_share_an_index_and_names_that_are_repeated_are_understood() {
+        let part = |call: Value| json!({ "choices": [{ "delta": { "tool_calls": [call] } }] });
+        let call = |id: &str, name: &str, arguments: &str| {
+            part(json!({
+                "index": 0, "id": id, "function": { "name": name, "arguments": arguments },
+            }))
+        };
+        let answer = gathered(&[
+            call("a", "shell", "{"),
+            call("a", "shell", "}"),
+            call("b", "plan", "{"),
+            call("", "plan", "}"),
+        ]);
+        let calls: Vec<_> =
+            answer.calls.iter().map(|call| (&*call.id, &*call.name, &*call.arguments)).collect();
+        assert_eq!(calls, [("a", "shell", "{}"), ("b", "plan", "{}")]);
+    }
+
+    #[test]
+    fn what_a_gateway_seals_goes_back_where_it_came_from() {
+        let detail =
+            |part: Value| json!({ "choices": [{ "delta": { "reasoning_details": [part] } }] });
+        let signature = json!({ "google": { "thought_signature": "s" } });
+        let answer = gathered(&[
+            detail(json!({ "type": "reasoning.text", "index": 0, "text": "h" })),
+            detail(json!({ "type": "reasoning.text", "index": 0, "text": "m", "signature": "x" })),
+            detail(json!({ "type": "reasoning.encrypted", "index": 1, "data": "q" })),
+            json!({ "choices": [{ "delta": { "tool_calls": [{
+                "index": 0, "id": "a", "extra_content": signature,
+                "function": { "name": "shell", "arguments": "{}" },
+            }] } }] }),
+        ]);
+        let facts = ModelFacts::of_test("local/x");
+        let message = assistant(&answer.answer(&facts, 0, Instant::now()).blocks);
+        assert_eq!(
+            message["reasoning_details"],
+            json!([
+                { "type": "reasoning.text", "index": 0, "text": "hm", "signature": "x" },
+                { "type": "reasoning.encrypted", "index": 1, "data": "q" },
+            ])
+        );
+        assert_eq!(message["tool_calls"][0]["extra_content"], signature);
+        assert!(message.get("extra_content").is_none(), "{message}");
     }
 
     #[test]

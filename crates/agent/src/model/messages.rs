@@ -111,11 +111,22 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
         body["tools"] = request.tools.iter().map(tool).collect();
     }
     // A request for a short text is not worth thinking about, and has no room for it.
-    if let (Some(effort), None) = (facts.reasoning, request.most_output) {
+    if let (Some(effort), None) = (facts.reasoning, request.most_output)
+        && may_think(&request.messages)
+    {
         let budget = thinking_budget(effort).min(most / 2);
         body["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
     }
     body
+}
+
+/// Whether the API lets a model think now: results may only follow on calls before which it thought,
+/// and those of another provider's model, whose place this one takes, have no thought that it can read.
+fn may_think(messages: &[Message]) -> bool {
+    let [.., Message::Assistant(blocks), Message::ToolResults(_)] = messages else { return true };
+    let is_thought =
+        |block: &AnswerBlock| matches!(block, AnswerBlock::Reasoning { wire: Wire::Messages, .. });
+    blocks.iter().any(is_thought)
 }
 
 /// Marks the ends of the last two messages of the user's: what is before the older one was written

@@ -32,8 +32,10 @@ const fn price(input: f64, cached: f64, cache_written: f64, output: f64) -> Pric
     Price { input, output, cached: Some(cached), cache_written: Some(cache_written) }
 }
 
-/// Known prices by how a model's whole name begins; the longest that fits counts.
-pub(crate) const KNOWN: [(&str, Price); 11] = [
+/// Known prices by a model's whole name. Dates and numbers after it are versions of the same; the longest
+/// name that fits counts.
+pub(crate) const KNOWN: [(&str, Price); 12] = [
+    ("openai/gpt-5.1", price(1.25, 0.125, 1.25, 10.0)),
     ("openai/gpt-5", price(1.25, 0.125, 1.25, 10.0)),
     ("openai/gpt-5-mini", price(0.25, 0.025, 0.25, 2.0)),
     ("openai/gpt-5-nano", price(0.05, 0.005, 0.05, 0.4)),

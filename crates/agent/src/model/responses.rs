@@ -93,9 +93,9 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
         body["tools"] = request.tools.iter().map(tool).collect();
     }
     if let Some(most) = request.most_output {
-        body["max_output_tokens"] = most.into();
+        body["max_output_tokens"] = facts.room_for(most).into();
     }
-    if let Some(effort) = facts.reasoning {
+    if let Some(effort) = facts.effort(request) {
         body["reasoning"] = json!({ "effort": effort.as_str() });
     }
     body

@@ -20,6 +20,8 @@ pub struct Attempts {
     pub model: usize,
     /// How often it was asked already.
     pub failures: u32,
+    /// How many models before it did not answer the same question.
+    pub passed: usize,
 }
 
 /// What to do after a failure.
@@ -32,6 +34,11 @@ pub enum Next {
 }
 
 impl Attempts {
+    /// The next question goes to whoever answered the last one.
+    pub fn answered(self) -> Self {
+        Self { failures: 0, passed: 0, ..self }
+    }
+
     /// Decides after a failure. `chance`, from 0 to 1, spreads those who wait for one server.
     pub fn after(self, error: &ModelError, models: usize, chance: f64) -> Next {
         let failures = self.failures + 1;
@@ -39,9 +46,14 @@ impl Attempts {
             let again = Self { failures, ..self };
             return Next::Wait(wait(failures, error.retry_after(), chance), again);
         }
-        // What is too long is made shorter, not given to somebody else.
-        if self.model + 1 < models && !matches!(error, ModelError::ContextTooLong(_)) {
-            return Next::Wait(Duration::ZERO, Self { model: self.model + 1, failures: 0 });
+        // What is too long is made shorter, not given to somebody else. A fallback that fails later on
+        // leads back to the first: by then it may answer again.
+        if self.passed + 1 < models && !matches!(error, ModelError::ContextTooLong(_)) {
+            let model = (self.model + 1) % models;
+            return Next::Wait(
+                Duration::ZERO,
+                Self { model, failures: 0, passed: self.passed + 1 },
+            );
         }
         Next::GiveUp
     }
@@ -76,7 +88,8 @@ mod tests {
             }
         };
         assert_eq!(waits, [500, 1000, 2000, 4000, 8000]);
-        assert_eq!(next, Next::Wait(Duration::ZERO, Attempts { model: 1, failures: 0 }));
+        let second = Attempts { model: 1, failures: 0, passed: 1 };
+        assert_eq!(next, Next::Wait(Duration::ZERO, second));
     }
 
     #[test]
@@ -84,7 +97,7 @@ mod tests {
         let at = Attempts::default();
         for (asked, waited) in [(7, 7), (100_000, 60)] {
             let next = at.after(&busy(Some(asked)), 1, 0.5);
-            let expected = Attempts { model: 0, failures: 1 };
+            let expected = Attempts { model: 0, failures: 1, passed: 0 };
             assert_eq!(next, Next::Wait(Duration::from_secs(waited), expected));
         }
     }
@@ -93,9 +106,19 @@ mod tests {
     fn what_cannot_succeed_is_not_tried_again() {
         let refused = ModelError::KeyRefused { status: 401, message: String::new() };
         assert_eq!(Attempts::default().after(&refused, 1, 0.0), Next::GiveUp);
-        let second = Next::Wait(Duration::ZERO, Attempts { model: 1, failures: 0 });
+        let second = Next::Wait(Duration::ZERO, Attempts { model: 1, failures: 0, passed: 1 });
         assert_eq!(Attempts::default().after(&refused, 2, 0.0), second);
         let long = ModelError::ContextTooLong(String::new());
         assert_eq!(Attempts::default().after(&long, 2, 0.0), Next::GiveUp);
+    }
+
+    #[test]
+    fn a_fallback_that_fails_leads_back_to_the_first() {
+        let refused = ModelError::KeyRefused { status: 401, message: String::new() };
+        let Next::Wait(_, fallback) = Attempts::default().after(&refused, 2, 0.0) else { panic!() };
+        assert_eq!(fallback.after(&refused, 2, 0.0), Next::GiveUp);
+        let Next::Wait(_, first) = fallback.answered().after(&refused, 2, 0.0) else { panic!() };
+        assert_eq!(first.model, 0);
+        assert_eq!(first.after(&refused, 2, 0.0), Next::GiveUp);
     }
 }

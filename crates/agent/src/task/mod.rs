@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bellglass_protocol::approval::{Approval, Wish, is_named};
 use bellglass_protocol::event::{Event, EventBody, JobError};
 use bellglass_protocol::job::{Budget, PlanMode};
-use bellglass_protocol::model::{ModelAnswer, StopCause, TaskOutcome};
+use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, TaskOutcome};
 use bellglass_protocol::tool::ToolCall;
 use jiff::Timestamp;
 
@@ -262,6 +262,11 @@ impl TaskMind {
                     EventBody::Paused { by: "question".into() },
                 ])
             }
+            Understood::Own(OwnCall::Finish(_)) if self.state.unheard => {
+                let words = "the user said something that you had not heard when you called this: see \
+                             the messages. Do what they ask, and call `finish` when that is done too";
+                Effect::Record(vec![answer(words.into(), true)])
+            }
             Understood::Own(OwnCall::Finish(finish)) => {
                 Effect::Record(vec![EventBody::TaskFinished {
                     outcome: finish.outcome,
@@ -271,7 +276,7 @@ impl TaskMind {
         }
     }
 
-    fn take_answer(&mut self, seq: u64, answer: &ModelAnswer) {
+    fn take_answer(&mut self, seq: u64, answer: &ModelAnswer, heard: Option<u64>) {
         let counted = self.fixed_tokens + self.state.context.tokens();
         self.calibration.learn(counted, answer.usage.input);
         self.spent.models.add(&answer.usage, answer.cost_usd);
@@ -280,7 +285,14 @@ impl TaskMind {
         state.turn = TurnSoFar::default();
         let calls = answer.blocks.iter().filter_map(|block| PendingCall::of(block, &self.others));
         state.pending = calls.collect();
+        if answer.stop == StopCause::OutputLimit
+            && let Some(PendingCall { understood: Understood::Mistake(message), .. }) =
+                state.pending.back_mut()
+        {
+            *message = reminder(answer.stop).to_owned();
+        }
         state.answer_seq = seq;
+        state.unheard = heard.is_some_and(|heard| state.spoken_to > heard);
         if state.pending.is_empty() {
             state.talked = Some(answer.stop);
             state.watch.talked();
@@ -337,7 +349,7 @@ impl Mind for TaskMind {
                 self.spent.output += outcome.output_bytes;
                 self.state.take_step(seq, *n, outcome);
             }
-            EventBody::ModelAnswered { answer } => self.take_answer(seq, answer),
+            EventBody::ModelAnswered { answer, heard } => self.take_answer(seq, answer, *heard),
             EventBody::ModelFailed { error, retry_in_ms, .. } => {
                 if error.code == "context_too_long" {
                     let now = self.fixed_tokens + self.state.context.tokens();
@@ -348,6 +360,11 @@ impl Mind for TaskMind {
                 }
             }
             EventBody::ToolAnswered { call_id, output, failed, .. } => {
+                if let Some(PendingCall { understood: Understood::Other(_), .. }) =
+                    self.state.pending.front()
+                {
+                    self.spent.output += output.len() as u64;
+                }
                 self.state.take_tool_answer(seq, call_id, output, *failed);
             }
             EventBody::ToolStarted { .. } => {
@@ -430,6 +447,8 @@ impl Mind for TaskMind {
             | EventBody::ModelSaid { .. }
             | EventBody::McpConnected { .. }
             | EventBody::ToolUsed { .. }
+            | EventBody::FileWritten { .. }
+            | EventBody::FileDeleted { .. }
             | EventBody::LiveOpened { .. }
             | EventBody::NetworkConnection { .. }
             | EventBody::PlanUpdated { .. }
@@ -446,8 +465,6 @@ impl Mind for TaskMind {
             let is_over = state.concluded;
             let extract = if is_over { self.extract(now) } else { None };
             return extract.unwrap_or_else(|| Effect::Finish(end.clone()));
-            | EventBody::FileWritten { .. }
-            | EventBody::FileDeleted { .. }
         }
         // A step that runs is finished whatever else is wanted.
         if let Some(call) = state.pending.front()
@@ -475,7 +492,9 @@ impl Mind for TaskMind {
             }
             Verdict::Stuck(facts) => {
                 let message = format!("the model was stuck, also after it was told: {facts}");
-                return Effect::Finish(Err(error("stuck", message)));
+                // What did not work is worth keeping too.
+                let end = Effect::Finish(Err(error("stuck", message)));
+                return self.extract(now).unwrap_or(end);
             }
         }
         if let Some(stop) = state.talked {
@@ -511,7 +530,10 @@ fn summary_words(context: &Context) -> String {
         let text = match message {
             Message::User(text) => format!("[user] {text}"),
             Message::Assistant(blocks) => {
-                format!("[engineer] {}", serde_json::to_string(&**blocks).unwrap_or_default())
+                // What a provider thought is sealed and says nothing to others.
+                let said = blocks.iter().filter(|it| !matches!(it, AnswerBlock::Reasoning { .. }));
+                let said: Vec<&AnswerBlock> = said.collect();
+                format!("[engineer] {}", serde_json::to_string(&said).unwrap_or_default())
             }
             Message::ToolResults(results) => {
                 let texts = results.iter().map(|result| clipped(&result.text, 2000));

@@ -5,12 +5,13 @@ use bellglass_protocol::tool::ToolCall;
 
 use crate::context::FileUse;
 
-/// The most bytes of a result that are shown at first.
-const MOST_SHOWN: usize = 32_000;
+/// The most bytes of a result that are shown at first: all that a worker keeps of a long output, with
+/// its remarks.
+const MOST_SHOWN: usize = 34_000;
 
 /// The result of a step.
-pub(super) fn of_step(n: u32, outcome: &StepOutcome, seq: u64) -> String {
-    let mut text = bounded(&outcome.output, seq);
+pub(super) fn of_step(n: u32, outcome: &StepOutcome) -> String {
+    let mut text = cut(&outcome.output, &format!("read_output with step {n} reads them"));
     if text.trim().is_empty() {
         text = "(no output)".into();
     }
@@ -35,13 +36,17 @@ pub(super) fn of_step(n: u32, outcome: &StepOutcome, seq: u64) -> String {
 
 /// A text that is not too long, with a word about the entry that has it whole.
 pub(super) fn bounded(text: &str, seq: u64) -> String {
+    cut(text, &format!("entry {seq} has them: read_history"))
+}
+
+fn cut(text: &str, where_to_look: &str) -> String {
     if text.len() <= MOST_SHOWN {
         return text.to_owned();
     }
     let head = &text[..text.floor_char_boundary(MOST_SHOWN * 2 / 3)];
     let tail = &text[text.ceil_char_boundary(text.len() - MOST_SHOWN / 3)..];
     let left_out = text.len() - head.len() - tail.len();
-    format!("{head}\n[… {left_out} bytes left out; entry {seq} has them: read_history …]\n{tail}")
+    format!("{head}\n[… {left_out} bytes left out; {where_to_look} …]\n{tail}")
 }
 
 /// What a call does with a file, as far as that makes older views of it useless.
@@ -84,18 +89,19 @@ mod tests {
 
     #[test]
     fn a_result_says_how_it_went_and_where_the_rest_is() {
-        let text = of_step(3, &outcome("oops"), 9);
+        let text = of_step(3, &outcome("oops"));
         assert!(text.starts_with("oops\n[step 3 failed in 1.2 s; 7 bytes"), "{text}");
-        assert!(of_step(3, &outcome(""), 9).starts_with("(no output)\n"));
+        assert!(of_step(3, &outcome("")).starts_with("(no output)\n"));
     }
 
     #[test]
     fn long_results_are_bounded() {
-        let text = of_step(3, &outcome(&"ü".repeat(MOST_SHOWN)), 9);
-        assert!(
-            text.len() < MOST_SHOWN + 300 && text.contains("entry 9 has them"),
-            "{}",
-            text.len()
-        );
+        let long = "ü".repeat(MOST_SHOWN);
+        for (text, place) in [
+            (of_step(3, &outcome(&long)), "read_output with step 3"),
+            (bounded(&long, 9), "entry 9 has them"),
+        ] {
+            assert!(text.len() < MOST_SHOWN + 300 && text.contains(place), "{}", text.len());
+        }
     }
 }

@@ -49,6 +49,10 @@ pub(super) struct State {
     pub(super) concluded: bool,
     /// The event that the last answer is.
     pub(super) answer_seq: u64,
+    /// The last thing that somebody said to the model.
+    pub(super) spoken_to: u64,
+    /// The user said something that the model did not know of when it gave its last answer.
+    pub(super) unheard: bool,
 }
 
 /// Where the user's approval of the plan stands.
@@ -135,7 +139,7 @@ impl State {
             Understood::Sandbox(tool_call) if !failed => results::file_use(tool_call),
             _ => None,
         };
-        let text = results::of_step(n, outcome, seq);
+        let text = results::of_step(n, outcome);
         let shown = pictures::of_step(outcome);
         if !shown.is_empty() {
             self.pictures.insert(seq, shown.clone());
@@ -187,6 +191,9 @@ impl State {
 
     /// Takes in what the user says, or lets it wait until no call is without a result.
     pub(super) fn hear(&mut self, seq: u64, text: String) {
+        self.spoken_to = seq;
+        // What comes while calls have no result is heard after them.
+        self.unheard |= !self.pending.is_empty();
         self.note(seq, format!("[Message from the user]\n{text}"));
     }
 

@@ -7,6 +7,7 @@ use bellglass_protocol::job::{
 };
 use bellglass_protocol::model::{AnswerBlock, Usage};
 use bellglass_protocol::network::NetworkPolicy;
+use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::step::{StepOutcome, StepStatus};
 use serde_json::{Value, json};
 
@@ -151,6 +152,7 @@ fn answer(calls: &[(&str, Value)], tokens: u64) -> EventBody {
             cost_usd: Some(0.25),
             duration_ms: 1,
         }),
+        heard: None,
     }
 }
 
@@ -307,6 +309,57 @@ fn a_plan_is_reviewed_until_it_is_approved() {
     job.answer(&[shell("make")]);
     assert_eq!(job.go("ok"), "step");
     job.assert_resumes();
+}
+
+#[test]
+fn nobody_is_passed_over_by_a_model_that_is_about_to_end() {
+    let finish = ("finish", json!({ "outcome": "done", "summary": "ok" }));
+    let words = || EventBody::MessageReceived { by: "user".into(), text: "And tests.".into() };
+    let knowing = |heard| {
+        let EventBody::ModelAnswered { answer, .. } = answer(std::slice::from_ref(&finish), 1)
+        else {
+            unreachable!()
+        };
+        EventBody::ModelAnswered { answer, heard: Some(heard) }
+    };
+    // Said while the model made up its mind, and while a call before the last one ran.
+    let mut job = Job::new(1_000_000, Budget::default());
+    let before = job.last_seq;
+    job.hear(words());
+    job.hear(knowing(before));
+    assert_eq!([job.go(""), job.go("")], ["tool.answered", "ask"]);
+    job.hear(knowing(job.last_seq));
+    assert_eq!(job.go(""), "task.finished");
+    let mut job = Job::new(1_000_000, Budget::default());
+    job.answer(&[shell("make"), finish.clone()]);
+    job.hear(words());
+    assert_eq!([job.go("ok"), job.go(""), job.go("")], ["step", "tool.answered", "ask"]);
+    job.assert_resumes();
+}
+
+#[test]
+fn what_other_tools_give_counts_as_output() {
+    let mut job = Job::new(1_000_000, Budget { output: Some(ByteSize(1000)), ..Budget::default() });
+    job.answer(&[("mcp__git__push", json!({})), shell("make")]);
+    let (call_id, tool) = ("c0".to_owned(), "mcp__git__push".to_owned());
+    let (output, failed) = ("x".repeat(2000), false);
+    job.hear(EventBody::ToolAnswered { call_id, tool, output, failed });
+    let Effect::Finish(Err(error)) = job.next() else { panic!("{:?}", job.next()) };
+    assert_eq!(error.code, "budget_exhausted");
+}
+
+#[test]
+fn a_call_that_was_cut_off_is_told_so() {
+    let mut job = Job::new(1_000_000, Budget::default());
+    let EventBody::ModelAnswered { mut answer, .. } = answer(&[], 1) else { unreachable!() };
+    answer.stop = StopCause::OutputLimit;
+    let (id, name) = ("c0".into(), "write_file".into());
+    answer.blocks = vec![AnswerBlock::ToolCall { id, name, arguments: "{\"path\": \"a".into() }];
+    job.hear(EventBody::ModelAnswered { answer, heard: None });
+    assert_eq!(job.go(""), "tool.answered");
+    let Effect::Ask(request) = job.next() else { panic!("{:?}", job.next()) };
+    let Some(Message::ToolResults(results)) = request.messages.last() else { panic!() };
+    assert!(results[0].text.contains("cut off because it was too long"), "{}", results[0].text);
 }
 
 #[test]

@@ -44,6 +44,9 @@ pub struct ReadHistory {
     /// Number of the last entry to read; only the first one by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
+    /// First byte to read of the first entry, for one that is too long to be shown whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -57,6 +60,9 @@ pub struct ReadOutput {
     /// How many lines to read; 200 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
+    /// First byte to read, instead of lines: for output with very long lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
