@@ -13,14 +13,16 @@ use bellglass_store::access::{Role, ShareKey, Token, TokenHash};
 use crate::Server;
 use crate::problem::ApiError;
 use crate::rights::{JobRight, Right};
+use crate::session::Session;
 use crate::share::ShareLink;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
     /// Somebody who has shown nothing.
     Nobody,
-    /// The local user where there is no token, or whoever has the token of the configuration.
-    Operator,
+    /// The local user where there is no token, or whoever has the token of the configuration or a session
+    /// begun with it.
+    Operator { session: Option<Session> },
     /// Somebody whom another server of the cluster has let in, and on whose behalf it asks.
     Vouched { owner: Option<String> },
     /// Whoever has a token that was made for a user, or a session begun with one.
@@ -29,21 +31,34 @@ pub(crate) enum Caller {
     Guest { link: ShareLink, key: ShareKey },
 }
 
+/// What somebody was let in by elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Shown {
+    /// Nothing that could end before its time.
+    Nothing,
+    /// A user's token or session.
+    Token(TokenHash),
+    Session(Session),
+}
+
 impl Caller {
     /// The user whose jobs are meant, where there are users.
     pub(crate) fn owner(&self) -> Option<String> {
         match self {
             Self::Holder { token, .. } => Some(token.user.clone()),
             Self::Vouched { owner } => owner.clone(),
-            Self::Nobody | Self::Operator | Self::Guest { .. } => None,
+            Self::Nobody | Self::Operator { .. } | Self::Guest { .. } => None,
         }
     }
 
     /// By what they are let in, so that it can be asked later whether it still holds.
-    pub(crate) fn token_hash(&self) -> Option<TokenHash> {
+    pub(crate) fn shown(&self) -> Shown {
         match self {
-            Self::Holder { hash, .. } => Some(hash.clone()),
-            Self::Nobody | Self::Operator | Self::Vouched { .. } | Self::Guest { .. } => None,
+            Self::Holder { hash, .. } => Shown::Token(hash.clone()),
+            Self::Operator { session: Some(session) } => Shown::Session(session.clone()),
+            Self::Nobody | Self::Operator { .. } | Self::Vouched { .. } | Self::Guest { .. } => {
+                Shown::Nothing
+            }
         }
     }
 
@@ -54,7 +69,7 @@ impl Caller {
 
     pub(crate) fn sees_everything(&self) -> bool {
         match self {
-            Self::Operator | Self::Vouched { .. } => true,
+            Self::Operator { .. } | Self::Vouched { .. } => true,
             Self::Holder { token, .. } => token.role == Role::Admin,
             Self::Nobody | Self::Guest { .. } => false,
         }
@@ -79,7 +94,7 @@ impl Caller {
         let allowed = match right {
             Some(Right::Probe | Right::Public | Right::LogIn) => true,
             Some(Right::Look) => match self {
-                Self::Operator | Self::Vouched { .. } | Self::Holder { .. } => true,
+                Self::Operator { .. } | Self::Vouched { .. } | Self::Holder { .. } => true,
                 Self::Nobody | Self::Guest { .. } => false,
             },
             Some(Right::Work) => self.may_work(),
@@ -93,7 +108,7 @@ impl Caller {
                 Err(ApiError::Unauthorized)
             }
             Self::Guest { .. } => Err(ApiError::Forbidden("this link does not show that")),
-            Self::Operator | Self::Vouched { .. } | Self::Holder { .. } => {
+            Self::Operator { .. } | Self::Vouched { .. } | Self::Holder { .. } => {
                 Err(ApiError::Forbidden(match right {
                     Some(Right::Administer) | None => "only an administrator's token may do that",
                     _ => "this token may look but not change anything",
@@ -110,13 +125,13 @@ impl Caller {
             (Self::Guest { link, .. }, JobRight::Result) => link.output,
             (Self::Guest { .. }, JobRight::Mind | JobRight::Change) => false,
             (_, JobRight::Change) => self.may_work(),
-            (Self::Operator | Self::Vouched { .. } | Self::Holder { .. }, _) => true,
+            (Self::Operator { .. } | Self::Vouched { .. } | Self::Holder { .. }, _) => true,
         }
     }
 
     fn may_work(&self) -> bool {
         match self {
-            Self::Operator | Self::Vouched { .. } => true,
+            Self::Operator { .. } | Self::Vouched { .. } => true,
             Self::Holder { token, .. } => match token.role {
                 Role::Admin | Role::User => true,
                 Role::Viewer => false,
@@ -130,7 +145,7 @@ impl Caller {
         let theirs = match self {
             Self::Guest { link, .. } => link.job == job,
             Self::Nobody => false,
-            Self::Operator | Self::Vouched { .. } => true,
+            Self::Operator { .. } | Self::Vouched { .. } => true,
             Self::Holder { token, .. } if token.role == Role::Admin => true,
             Self::Holder { token, .. } => {
                 server.app.store.owner(job).await?.as_deref() == Some(token.user.as_str())

@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use bellglass_protocol::id::JobId;
 use jiff::Timestamp;
 
+use crate::attempts::Peer;
 use crate::caller::Caller;
 use crate::extract::parse_job_id;
 use crate::problem::ApiError;
@@ -96,19 +97,20 @@ async fn with_token(
     request: &Parts,
     right: Option<Right>,
 ) -> Result<Caller, ApiError> {
-    match bearer(&request.headers) {
-        Some(shown) if token.matches(shown) => return Ok(Caller::Operator),
-        Some(shown) => return holder(server, shown).await?.ok_or(ApiError::Unauthorized),
-        None => {}
+    if let Some(shown) = bearer(&request.headers) {
+        let from = Peer::of(&request.extensions, &request.headers);
+        return by_token(server, from, shown).await?.ok_or(ApiError::Unauthorized);
     }
     // A browser sends cookies whoever asked it to, so it must be one of our pages.
     if right == Some(Right::LogIn) {
         of_this_origin(request)?;
         return Ok(Caller::Nobody);
     }
-    if session::holds(token, &request.headers, Timestamp::now()) {
+    let now = Timestamp::now();
+    let mut sessions = session::shown(token, &request.headers, now);
+    if let Some(session) = sessions.find(|session| server.ended_sessions.holds(session, now)) {
         of_this_origin(request)?;
-        return Ok(Caller::Operator);
+        return Ok(Caller::Operator { session: Some(session) });
     }
     let known = match in_session(server, &request.headers).await? {
         Some(caller) => Some(caller),
@@ -125,13 +127,34 @@ async fn locally(server: &Server, request: &Parts) -> Result<Caller, ApiError> {
     match bearer(&request.headers) {
         // One that was revoked must not give more than it did.
         Some(shown) if shown.starts_with(TOKEN.as_bytes()) => {
-            holder(server, shown).await?.ok_or(ApiError::Unauthorized)
+            let from = Peer::of(&request.extensions, &request.headers);
+            by_token(server, from, shown).await?.ok_or(ApiError::Unauthorized)
         }
-        _ => Ok(in_session(server, &request.headers).await?.unwrap_or(Caller::Operator)),
+        _ => {
+            let somebody_else = in_session(server, &request.headers).await?;
+            Ok(somebody_else.unwrap_or(Caller::Operator { session: None }))
+        }
     }
 }
 
-pub(crate) async fn holder(server: &Server, shown: &[u8]) -> Result<Option<Caller>, ApiError> {
+/// Whom a token lets in, if it is one.
+pub(crate) async fn by_token(
+    server: &Server,
+    from: Peer,
+    shown: &[u8],
+) -> Result<Option<Caller>, ApiError> {
+    let judging = async {
+        match &server.guard {
+            Guard::Token(token) if token.matches(shown) => {
+                Ok(Some(Caller::Operator { session: None }))
+            }
+            Guard::Token(_) | Guard::LocalUser { .. } => holder(server, shown).await,
+        }
+    };
+    server.attempts.judged(from, shown, judging).await
+}
+
+async fn holder(server: &Server, shown: &[u8]) -> Result<Option<Caller>, ApiError> {
     let hash = hash_of(shown);
     let token = server.app.store.find_token(&hash, Timestamp::now()).await?;
     Ok(token.map(|token| Caller::Holder { token: Arc::new(token), hash }))
@@ -195,6 +218,7 @@ fn check_host(
 /// request, whether it is good or not: what a sandbox serves must not see it.
 pub(crate) async fn take_token(
     server: &Server,
+    from: Peer,
     headers: &mut HeaderMap,
     job: JobId,
 ) -> Result<Option<Caller>, ApiError> {
@@ -203,15 +227,12 @@ pub(crate) async fn take_token(
         Guard::Token(token) => token.matches(&shown),
         Guard::LocalUser { .. } => false,
     };
-    if is_operators {
-        headers.remove(header::AUTHORIZATION);
-        return Ok(Some(Caller::Operator));
-    }
-    if !shown.starts_with(TOKEN.as_bytes()) {
-        return Ok(None);
+    if !is_operators && !shown.starts_with(TOKEN.as_bytes()) {
+        // It is the app's own, or somebody guesses.
+        return server.attempts.judged(from, &shown, async { Ok(None) }).await;
     }
     headers.remove(header::AUTHORIZATION);
-    let Some(caller) = holder(server, &shown).await? else { return Ok(None) };
+    let Some(caller) = by_token(server, from, &shown).await? else { return Ok(None) };
     let may = caller.has_for_jobs(JobRight::Change) && caller.must_see(server, job).await.is_ok();
     Ok(may.then_some(caller))
 }

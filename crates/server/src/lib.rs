@@ -6,6 +6,7 @@
 
 mod apps;
 mod archive;
+mod attempts;
 mod caller;
 mod content;
 mod controllers;
@@ -92,6 +93,10 @@ struct Server {
     guard: guard::Guard,
     /// What users use of the server.
     meter: quota::Meter,
+    /// Tokens that were none.
+    attempts: attempts::Attempts,
+    /// Sessions with the token of the configuration that somebody ended.
+    ended_sessions: session::EndedSessions,
     /// Told of each token and link that is taken away.
     revoked: tokio::sync::watch::Sender<()>,
     apps: apps::Apps,

@@ -96,6 +96,8 @@ pub(crate) enum ApiError {
     TokenNotFound,
     #[error("these are more requests than one user may send in a second")]
     TooManyRequests,
+    #[error("too many wrong tokens came from this address")]
+    TooManyAttempts,
     #[error("{quota}")]
     QuotaExceeded { quota: Quota, retry_after: u64 },
     #[error("there is nothing at this address")]
@@ -205,7 +207,7 @@ impl ApiError {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(_) => "forbidden",
             Self::TokenNotFound => "token_not_found",
-            Self::TooManyRequests => "too_many_requests",
+            Self::TooManyRequests | Self::TooManyAttempts => "too_many_requests",
             Self::QuotaExceeded { .. } => "quota_exceeded",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
@@ -242,6 +244,7 @@ impl ApiError {
             Self::Unauthorized => "Send the header Authorization: Bearer TOKEN.".into(),
             Self::Forbidden(_) => "Ask whoever looks after the server for a token with another role.".into(),
             Self::TokenNotFound => "`bellglass token list` shows those there are.".into(),
+            Self::TooManyAttempts => "Wait for a second before the next one; Retry-After says so too.".into(),
             Self::TooManyRequests => "Wait for a second; Retry-After says so too. Events come by themselves at `events_url`, without asking again.".into(),
             Self::QuotaExceeded { quota: Quota::JobsAtOnce(_), .. } => "Wait until one of your jobs has ended, or cancel one. Nothing was scheduled.".into(),
             Self::QuotaExceeded { .. } => "Try again tomorrow (UTC), or ask whoever looks after the server for more. Nothing was scheduled.".into(),
@@ -259,7 +262,9 @@ impl ApiError {
             | Self::FilesBusy
             | Self::StoreUnavailable
             | Self::SandboxUnreachable => (header::RETRY_AFTER, HeaderValue::from_static("1")),
-            Self::TooManyRequests => (header::RETRY_AFTER, HeaderValue::from_static("1")),
+            Self::TooManyRequests | Self::TooManyAttempts => {
+                (header::RETRY_AFTER, HeaderValue::from_static("1"))
+            }
             Self::QuotaExceeded { retry_after, .. } => (header::RETRY_AFTER, (*retry_after).into()),
             Self::Unauthorized => {
                 (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bellglass\""))

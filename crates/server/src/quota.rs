@@ -95,7 +95,10 @@ impl Meter {
             Caller::Holder { token, .. } if token.role != Role::Admin => token.user.clone(),
             // No user's name has a space in it.
             Caller::Guest { link, .. } => format!("guest of {}", link.job),
-            Caller::Holder { .. } | Caller::Operator | Caller::Vouched { .. } | Caller::Nobody => {
+            Caller::Holder { .. }
+            | Caller::Operator { .. }
+            | Caller::Vouched { .. }
+            | Caller::Nobody => {
                 return Ok(());
             }
         };
@@ -107,8 +110,7 @@ impl Meter {
         if buckets.len() > MANY {
             buckets.retain(|_, bucket| !bucket.is_full(rate, now));
         }
-        let full = Bucket { left: BURST * rate, at: now };
-        let bucket = buckets.entry(name).or_insert(full);
+        let bucket = buckets.entry(name).or_insert_with(|| Bucket::full(rate, now));
         if bucket.take(rate, now) { Ok(()) } else { Err(ApiError::TooManyRequests) }
     }
 
@@ -192,13 +194,17 @@ fn until_midnight(now: Timestamp) -> u64 {
 }
 
 /// Fills up with time, and each request takes one out of it.
-struct Bucket {
+pub(crate) struct Bucket {
     left: f64,
     at: Instant,
 }
 
 impl Bucket {
-    fn take(&mut self, rate: f64, now: Instant) -> bool {
+    pub(crate) fn full(rate: f64, now: Instant) -> Self {
+        Self { left: BURST * rate, at: now }
+    }
+
+    pub(crate) fn take(&mut self, rate: f64, now: Instant) -> bool {
         self.left = self.filled(rate, now);
         self.at = now;
         let may = self.left >= 1.0;
@@ -208,7 +214,12 @@ impl Bucket {
         may
     }
 
-    fn is_full(&self, rate: f64, now: Instant) -> bool {
+    /// Undoes what was taken for something that does not count.
+    pub(crate) fn give_back(&mut self, rate: f64) {
+        self.left = (self.left + 1.0).min(BURST * rate);
+    }
+
+    pub(crate) fn is_full(&self, rate: f64, now: Instant) -> bool {
         self.filled(rate, now) >= BURST * rate
     }
 
@@ -230,12 +241,14 @@ mod tests {
     #[test]
     fn a_bucket_lets_a_burst_through_and_then_the_rate() {
         let start = Instant::now();
-        let mut bucket = Bucket { left: 20.0, at: start };
+        let mut bucket = Bucket::full(10.0, start);
         assert!((0..20).all(|_| bucket.take(10.0, start)));
         assert!(!bucket.take(10.0, start));
         let later = start + Duration::from_millis(250);
         assert!(bucket.take(10.0, later) && bucket.take(10.0, later));
         assert!(!bucket.take(10.0, later));
+        bucket.give_back(10.0);
+        assert!(bucket.take(10.0, later) && !bucket.take(10.0, later));
         assert!(bucket.is_full(10.0, later + Duration::from_secs(2)));
     }
 

@@ -15,6 +15,7 @@ use utoipa_axum::routes;
 
 use crate::apps::{AppDomain, AppKey, Apps, Passes};
 use crate::archive;
+use crate::attempts::Attempts;
 use crate::controllers::{
     apps as app_pages, audit, cancel, changes, checkpoints, context, desktop, events, files, forks,
     jobs, mcp, memories, memory, network, offer, operations, pages, result, schedule, sessions,
@@ -24,6 +25,7 @@ use crate::guard::{Guard, put_protective_headers};
 use crate::metrics::Metrics;
 use crate::problem::ApiError;
 use crate::quota::Meter;
+use crate::session::EndedSessions;
 use crate::vnc::VncPorts;
 use crate::{App, Server, SharedServer, door, openapi, relay};
 
@@ -116,6 +118,8 @@ pub(crate) fn build(
     let archive_readers = Arc::new(Semaphore::new(archive::MOST_READERS));
     let server = Arc::new(Server {
         meter: Meter::new(app.settings.quotas.clone()),
+        attempts: Attempts::default(),
+        ended_sessions: EndedSessions::default(),
         revoked: watch::Sender::new(()),
         app,
         guard,

@@ -2,6 +2,7 @@
 
 use std::future::{Future, IntoFuture as _};
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
@@ -91,7 +92,8 @@ async fn answer(
             tracing::debug!(%error, "a connection keeps its usual settings");
         }
     });
-    axum::serve(listener, router)
+    // From where wrong tokens come is counted.
+    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(stopping.clone().cancelled_owned())
         .into_future()
         .await

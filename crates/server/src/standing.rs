@@ -16,7 +16,7 @@ const LOOKED_EVERY: Duration = Duration::from_secs(15);
 
 /// Done when the caller would not be let in any more; never for those who always are.
 pub(crate) async fn ended(server: SharedServer, caller: Caller) {
-    if matches!(caller, Caller::Operator | Caller::Vouched { .. } | Caller::Nobody) {
+    if is_always_let_in(&caller) {
         return std::future::pending().await;
     }
     let mut news = server.revoked.subscribe();
@@ -25,7 +25,10 @@ pub(crate) async fn ended(server: SharedServer, caller: Caller) {
         let until = match &caller {
             Caller::Holder { token, .. } => token.expires_at,
             Caller::Guest { link, .. } => Timestamp::from_second(link.until).ok(),
-            Caller::Operator | Caller::Vouched { .. } | Caller::Nobody => None,
+            Caller::Operator { session: Some(session) } => {
+                Timestamp::from_second(session.until).ok()
+            }
+            Caller::Operator { .. } | Caller::Vouched { .. } | Caller::Nobody => None,
         };
         let left = until.map(|until| Duration::try_from(until.duration_since(now)));
         let wait = match left {
@@ -44,7 +47,10 @@ pub(crate) async fn ended(server: SharedServer, caller: Caller) {
             Caller::Guest { link, key } => {
                 server.app.store.share_key(link.job).await.map(|now| now.as_ref() == Some(key))
             }
-            Caller::Operator | Caller::Vouched { .. } | Caller::Nobody => Ok(true),
+            Caller::Operator { session: Some(session) } => {
+                Ok(server.ended_sessions.holds(session, Timestamp::now()))
+            }
+            Caller::Operator { .. } | Caller::Vouched { .. } | Caller::Nobody => Ok(true),
         };
         // A store that does not answer has revoked nothing.
         if matches!(holds, Ok(false)) {
@@ -53,11 +59,19 @@ pub(crate) async fn ended(server: SharedServer, caller: Caller) {
     }
 }
 
+fn is_always_let_in(caller: &Caller) -> bool {
+    match caller {
+        Caller::Operator { session } => session.is_none(),
+        Caller::Vouched { .. } | Caller::Nobody => true,
+        Caller::Holder { .. } | Caller::Guest { .. } => false,
+    }
+}
+
 /// Ends an event stream together with the caller's right to hear it.
 pub(crate) fn bounded(server: &SharedServer, caller: &Caller, response: Response) -> Response {
     let content_type = response.headers().get(header::CONTENT_TYPE).map(|value| value.as_bytes());
     let goes_on = matches!(content_type, Some(b"text/event-stream" | b"application/x-ndjson"));
-    if !goes_on || matches!(caller, Caller::Operator | Caller::Vouched { .. } | Caller::Nobody) {
+    if !goes_on || is_always_let_in(caller) {
         return response;
     }
     let end = ended(server.clone(), caller.clone()).boxed();

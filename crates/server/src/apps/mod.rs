@@ -17,7 +17,6 @@ use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use bellglass_store::access::TokenHash;
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -26,7 +25,8 @@ pub(crate) use name::{AppDomain, AppName, Service};
 pub(crate) use pass::{Passes, Visitor};
 use refusal::Refusal;
 
-use crate::caller::Caller;
+use crate::attempts::Peer;
+use crate::caller::{Caller, Shown};
 use crate::relay::reach;
 use crate::{SharedServer, guard};
 
@@ -76,16 +76,21 @@ async fn serve(
         return Err(Refusal::ServiceWorker);
     }
     // A program that has our token needs no ticket, and the app must not see the token.
-    let shown = guard::take_token(server, request.headers_mut(), app.job).await;
+    let pass = server.apps.passes.admitted(&app, request.headers(), now);
+    let from = match &pass {
+        // Who is let in already guesses nothing.
+        Some(_) => Peer::UNKNOWN,
+        None => Peer::of(request.extensions(), request.headers()),
+    };
+    let shown = guard::take_token(server, from, request.headers_mut(), app.job).await;
     let (caller, opener) = match shown.map_err(|_| Refusal::NotAdmitted)? {
         Some(caller) => (caller, None),
         None => {
             if !is_of_this_origin(&request, host) {
                 return Err(Refusal::OtherOrigin);
             }
-            let pass = server.apps.passes.admitted(&app, request.headers(), now);
             let visitor = pass.ok_or(Refusal::NotAdmitted)?.visitor;
-            (still_let_in(server, visitor.token, now).await?, Some(visitor.opener))
+            (still_let_in(server, visitor.shown, now).await?, Some(visitor.opener))
         }
     };
     let stream = reach::connect(server, app.job, app.service.inside()).await?;
@@ -98,13 +103,21 @@ async fn serve(
 /// Who has a pass, unless what the browser was let in by was revoked since or has run out.
 async fn still_let_in(
     server: &SharedServer,
-    token: Option<TokenHash>,
+    shown: Shown,
     now: Timestamp,
 ) -> Result<Caller, Refusal> {
-    let Some(hash) = token else { return Ok(Caller::Operator) };
-    let found = server.app.store.find_token(&hash, now).await;
-    let token = found.ok().flatten().ok_or(Refusal::NotAdmitted)?;
-    Ok(Caller::Holder { token: Arc::new(token), hash })
+    match shown {
+        Shown::Nothing => Ok(Caller::Operator { session: None }),
+        Shown::Session(session) => match server.ended_sessions.holds(&session, now) {
+            true => Ok(Caller::Operator { session: Some(session) }),
+            false => Err(Refusal::NotAdmitted),
+        },
+        Shown::Token(hash) => {
+            let found = server.app.store.find_token(&hash, now).await;
+            let token = found.ok().flatten().ok_or(Refusal::NotAdmitted)?;
+            Ok(Caller::Holder { token: Arc::new(token), hash })
+        }
+    }
 }
 
 /// Turns a ticket into cookies and goes on to the page that was asked for.

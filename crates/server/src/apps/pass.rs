@@ -2,8 +2,8 @@
 //! for a moment, which the app's host turns into a cookie of its own.
 //!
 //! Both are sealed and name the app, so one is worth nothing anywhere else. Neither says who the user
-//! is, only by the hash of which token they were let in, so that it can be asked whether that still
-//! holds; and neither ever enters a sandbox.
+//! is, only by the hash of which token or session they were let in, so that it can be asked whether that
+//! still holds; and neither ever enters a sandbox.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +16,8 @@ use sha2::Sha256;
 
 use super::key::AppKey;
 use super::name::AppName;
+use crate::caller::Shown;
+use crate::session::Session;
 
 /// The beginning of the names of all our cookies: none of them is for a sandbox.
 pub(crate) const OUR_COOKIES: &str = "bellglass_";
@@ -48,8 +50,8 @@ enum Kind {
 pub(crate) struct Visitor {
     /// The origin of the page from which the app was opened, such as `http://localhost:8000`.
     pub opener: String,
-    /// The token or session of the user who opened it; none where there are no users.
-    pub token: Option<TokenHash>,
+    /// By what whoever opened it was let in there.
+    pub shown: Shown,
 }
 
 /// What a ticket or a cookie says.
@@ -61,8 +63,14 @@ pub(crate) struct Pass {
 }
 
 impl Visitor {
-    fn token_text(&self) -> String {
-        self.token.as_ref().map_or(String::new(), |hash| hex::encode(hash.0))
+    fn shown_text(&self) -> String {
+        match &self.shown {
+            Shown::Nothing => String::new(),
+            Shown::Token(TokenHash(hash)) => format!("t{}", hex::encode(hash)),
+            Shown::Session(Session { id: TokenHash(id), until }) => {
+                format!("s{until}-{}", hex::encode(id))
+            }
+        }
     }
 }
 
@@ -119,20 +127,17 @@ impl Passes {
         getrandom::fill(&mut nonce).expect("the system has random numbers");
         let (nonce, until) = (hex::encode(nonce), until.as_second());
         let seal = self.mac(kind, app, visitor, until, &nonce).finalize().into_bytes();
-        let (token, opener) = (visitor.token_text(), hex::encode(&visitor.opener));
-        format!("{until}.{nonce}.{token}.{opener}.{}", hex::encode(seal))
+        let (shown, opener) = (visitor.shown_text(), hex::encode(&visitor.opener));
+        format!("{until}.{nonce}.{shown}.{opener}.{}", hex::encode(seal))
     }
 
     fn open(&self, kind: Kind, app: &AppName, text: &str, now: Timestamp) -> Option<Pass> {
         let mut parts = text.split('.');
         let until: i64 = parts.next()?.parse().ok()?;
         let nonce = parts.next()?.to_owned();
-        let token = match parts.next()? {
-            "" => None,
-            text => Some(TokenHash(hex::decode(text).ok()?.try_into().ok()?)),
-        };
+        let shown = read_shown(parts.next()?)?;
         let opener = String::from_utf8(hex::decode(parts.next()?).ok()?).ok()?;
-        let visitor = Visitor { opener, token };
+        let visitor = Visitor { opener, shown };
         let seal = hex::decode(parts.next()?).ok()?;
         let is_whole = parts.next().is_none() && now.as_second() < until;
         let holds = self.mac(kind, app, &visitor, until, &nonce).verify_slice(&seal).is_ok();
@@ -153,9 +158,24 @@ impl Passes {
         };
         let mut seal = mac(&self.key);
         // No part but the last can have a line break in it, so the text means one thing only.
-        let (app, token, opener) = (app.label(), visitor.token_text(), &visitor.opener);
-        seal.update(format!("{kind}\n{app}\n{until}\n{nonce}\n{token}\n{opener}").as_bytes());
+        let (app, shown, opener) = (app.label(), visitor.shown_text(), &visitor.opener);
+        seal.update(format!("{kind}\n{app}\n{until}\n{nonce}\n{shown}\n{opener}").as_bytes());
         seal
+    }
+}
+
+fn read_shown(text: &str) -> Option<Shown> {
+    let hash = |digits: &str| Some(TokenHash(hex::decode(digits).ok()?.try_into().ok()?));
+    if text.is_empty() {
+        return Some(Shown::Nothing);
+    }
+    match text.split_at_checked(1)? {
+        ("t", digits) => Some(Shown::Token(hash(digits)?)),
+        ("s", rest) => {
+            let (until, digits) = rest.split_once('-')?;
+            Some(Shown::Session(Session { id: hash(digits)?, until: until.parse().ok()? }))
+        }
+        _ => None,
     }
 }
 
@@ -174,7 +194,20 @@ mod tests {
     }
 
     fn visitor() -> Visitor {
-        Visitor { opener: "http://localhost:8000".into(), token: Some(TokenHash([7; 32])) }
+        let shown = Shown::Token(TokenHash([7; 32]));
+        Visitor { opener: "http://localhost:8000".into(), shown }
+    }
+
+    #[test]
+    fn by_what_somebody_was_let_in_reads_back() {
+        let session = Session { id: TokenHash([9; 32]), until: 1_800_000_000 };
+        for shown in [Shown::Nothing, visitor().shown, Shown::Session(session)] {
+            let visitor = Visitor { shown: shown.clone(), ..visitor() };
+            assert_eq!(read_shown(&visitor.shown_text()), Some(shown));
+        }
+        for garbage in ["t", "t00", "s", "s1", "s1-00", "x", "é"] {
+            assert_eq!(read_shown(garbage), None, "{garbage}");
+        }
     }
 
     #[test]

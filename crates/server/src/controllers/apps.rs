@@ -128,7 +128,7 @@ async fn open(
     if let Err(error) = reach::note_visit(server, app.job, &by, place).await {
         return Err(refusal(server, app.job, "", error).await?);
     }
-    let visitor = Visitor { opener: format!("{scheme}://{host}"), token: caller.token_hash() };
+    let visitor = Visitor { opener: format!("{scheme}://{host}"), shown: caller.shown() };
     let ticket = server.apps.passes.ticket(&app, &visitor, Timestamp::now());
     let query = serde_urlencoded::to_string([("ticket", &ticket), ("to", &to)]);
     let query = query.map_err(|_| ApiError::Internal)?;

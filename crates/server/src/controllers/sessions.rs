@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use super::schedule::must_be_json;
 use super::tokens::RoleName;
+use crate::attempts::Peer;
 use crate::caller::Caller;
 use crate::extract::read_body;
 use crate::guard::{self, Guard};
@@ -49,6 +50,7 @@ const LONGEST: ByteSize = ByteSize::mib(1);
 )]
 pub(crate) async fn begin(
     State(server): State<SharedServer>,
+    from: Peer,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -57,17 +59,16 @@ pub(crate) async fn begin(
     let login = read(&body)?;
     let shown = login.token.trim().as_bytes();
     let now = Timestamp::now();
-    match &server.guard {
-        Guard::Token(token) if token.matches(shown) => {
+    let is_local = matches!(server.guard, Guard::LocalUser { .. });
+    if is_local && !shown.starts_with(TOKEN.as_bytes()) {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let token = match (guard::by_token(&server, from, shown).await?, &server.guard) {
+        (Some(Caller::Operator { .. }), Guard::Token(token)) => {
             return Ok(with_cookie(session::begin(token, &headers, now)));
         }
-        Guard::LocalUser { .. } if !shown.starts_with(TOKEN.as_bytes()) => {
-            return Ok(StatusCode::NO_CONTENT.into_response());
-        }
-        Guard::Token(_) | Guard::LocalUser { .. } => {}
-    }
-    let Some(Caller::Holder { token, .. }) = guard::holder(&server, shown).await? else {
-        return Err(ApiError::Unauthorized);
+        (Some(Caller::Holder { token, .. }), _) => token,
+        _ => return Err(ApiError::Unauthorized),
     };
     // A session begins with a token that was given to somebody, not with another session.
     if token.parent.is_some() {
@@ -118,6 +119,13 @@ pub(crate) async fn end(
         server.app.store.revoke_token(&token.id, &token.user).await?;
         server.revoked.send_replace(());
     }
+    if let Guard::Token(token) = &server.guard {
+        let now = Timestamp::now();
+        for session in session::shown(token, &headers, now) {
+            server.ended_sessions.add(session, now);
+            server.revoked.send_replace(());
+        }
+    }
     Ok(with_cookie(session::end(&headers)))
 }
 
@@ -138,9 +146,10 @@ pub(crate) struct WhoAmI {
 pub(crate) async fn show(caller: Caller) -> Json<WhoAmI> {
     let role = match &caller {
         Caller::Holder { token, .. } => token.role.into(),
-        Caller::Operator | Caller::Vouched { .. } | Caller::Guest { .. } | Caller::Nobody => {
-            RoleName::Admin
-        }
+        Caller::Operator { .. }
+        | Caller::Vouched { .. }
+        | Caller::Guest { .. }
+        | Caller::Nobody => RoleName::Admin,
     };
     Json(WhoAmI { user: caller.owner(), role })
 }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt as _;
 
-use crate::access::{OPERATOR, call, make_token, schedule_as, token_of, with_users};
+use crate::access::{OPERATOR, call, log_in, make_token, schedule_as, token_of, with_users};
 use crate::connection::{PATIENCE, listen};
 use crate::harness::{Answer, HELLO, Harness, request};
 
@@ -300,6 +300,33 @@ async fn a_server_that_starts_again_knows_its_visitors() {
     server.router = bellglass_server::router(server.app()).unwrap();
     let refused = at(&server, &host, "/", &[("cookie", &cookie)]).await;
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn what_the_operator_opened_ends_when_they_log_out() {
+    let server = with_users().await;
+    let (one, other) = (log_in(&server, OPERATOR).await, log_in(&server, OPERATOR).await);
+    let job = schedule_as(&server, OPERATOR).await;
+    server.live.0.lock().unwrap().insert(job, Default::default());
+    let path = format!("/jobs/{job}/ports/{}/", mirror().await);
+    let mut passes = Vec::new();
+    for session in [&one, &other] {
+        let (host, entrance) = led_to(&server.get_with(&path, "cookie", session).await);
+        let entered = at(&server, &host, &entrance, &[]).await;
+        passes.push((host, cookies(&entered)[0].clone()));
+    }
+    let status = async |n: usize| {
+        let (host, cookie) = &passes[n];
+        at(&server, host, "/", &[("cookie", cookie)]).await.status
+    };
+    assert_eq!((status(0).await, status(1).await), (StatusCode::OK, StatusCode::OK));
+    let out = request(Method::DELETE, "/session").header("cookie", &one);
+    let out = server.send(out.body(Body::empty()).unwrap()).await;
+    assert_eq!(out.status, StatusCode::NO_CONTENT);
+    assert_eq!((status(0).await, status(1).await), (StatusCode::UNAUTHORIZED, StatusCode::OK));
+    // Also for whoever has copied the cookie.
+    assert_eq!(server.get_with("/jobs", "cookie", &one).await.problem().0, 401);
+    assert_eq!(server.get_with("/jobs", "cookie", &other).await.status, StatusCode::OK);
 }
 
 /// A program that has no end: it sends back what it gets over a WebSocket, and to any other request it

@@ -135,3 +135,26 @@ async fn an_open_address_without_a_token_is_refused() {
         assert_eq!(error.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
     }
 }
+
+#[tokio::test]
+async fn who_guesses_tokens_is_held_up() {
+    let server = crate::access::with_users().await;
+    let listening = crate::connection::listen(&server).await;
+    let ask = async |token: &str| {
+        let header = format!("Authorization: Bearer {token}\r\n");
+        listening.all("/jobs", &header).await
+    };
+    let good = ask(crate::access::OPERATOR).await;
+    assert!(good.starts_with("HTTP/1.1 200 "), "{good}");
+    // So many that they cannot all come one after the other.
+    let guesses: Vec<String> = (0..300).map(|n| format!("guess-{n}")).collect();
+    let answers = futures::future::join_all(guesses.iter().map(|guess| ask(guess))).await;
+    let count = |status: &str| answers.iter().filter(|it| it.starts_with(status)).count();
+    let (refused, held_up) = (count("HTTP/1.1 401 "), count("HTTP/1.1 429 "));
+    assert!(refused > 0 && held_up > 0, "{refused} and {held_up}");
+    assert_eq!(refused + held_up, answers.len());
+    let told = answers.iter().find(|it| it.starts_with("HTTP/1.1 429 ")).unwrap();
+    assert!(told.contains("retry-after: 1\r\n") && told.contains("too_many_requests"), "{told}");
+    // Whoever was let in before still is.
+    assert!(ask(crate::access::OPERATOR).await.starts_with("HTTP/1.1 200 "));
+}
