@@ -4,6 +4,7 @@ import json
 import pathlib
 import struct
 import sys
+import zlib
 
 FOLDER = pathlib.Path(__file__).parent / "corpus"
 MESSAGE, STDOUT, STDERR, DATA = range(4)
@@ -103,6 +104,7 @@ REQUESTS = {
     "user": b"GET http://example.com@other:81/ HTTP/1.1\r\nHost: x\r\n\r\n",
     "six": b"CONNECT [::ffff:127.0.0.1]:80 HTTP/1.1\r\nHost: x\r\n\r\n",
     "chunked": b"POST http://example.com/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+    "opened": b"GET /v1/x HTTP/1.1\r\nHost: example.com\r\nAuthorization: bellglass-TOKEN-placeholder\r\n\r\n",
     "two": b"POST http://example.com/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\naGET http://b/ HTTP/1.1\r\n\r\n",
 }
 SOCKS = {
@@ -112,6 +114,45 @@ SOCKS = {
     "bind": b"\x05\x02\x00\x01\x00\x00\x00\x00\x00\x00",
     "below": b"\x05\x01\x00\x03\x0dx.example.org\x00\x50",
 }
+
+
+def chunk(kind, body):
+    return struct.pack("!I", len(body)) + kind + body + struct.pack("!I", zlib.crc32(kind + body))
+
+
+PIXEL = chunk(b"IHDR", struct.pack("!IIBBBBB", 1, 1, 8, 6, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(b"\0\1\2\3\xff"))
+PNG = b"\x89PNG\r\n\x1a\n" + PIXEL + chunk(b"IEND", b"")
+PICTURES = {
+    "png": PNG,
+    "cut": PNG[:40],
+    "gif": b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00"
+    b",\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;",
+    "jpeg": b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00\xff\xd9",
+    "webp": b"RIFF\x1a\x00\x00\x00WEBPVP8L\x0d\x00\x00\x00\x2f\x00\x00\x00\x10\x07\x10\x11\x11\x88\x88\xfe\x07\x00",
+}
+TOOLS = {"tools": [{"name": "a b", "description": "c", "inputSchema": {"type": "object"}}, {"name": "a_b"}]}
+PARTS = [{"type": "text", "text": "hi"}, {"type": "image", "mimeType": "x"}, {"type": "resource", "resource": {}}]
+
+
+def said(*messages):
+    return "".join(json.dumps(each) + "\n" for each in messages).encode()
+
+
+SERVERS = {
+    "tools": b"hello\n" + said({"id": 1, "result": TOOLS}),
+    "result": said({"id": 2, "result": {"content": PARTS, "isError": True}}),
+    "error": said({"id": 3, "error": {"message": "no"}}, [1], None, "text"),
+    "asks": said({"id": "x", "method": "ping"}, {"id": 4, "method": "roots/list"}),
+}
+DESKTOP = b"RFB 003.008\n\x01\x01\x00\x00\x00\x00" + bytes(20) + struct.pack("!I", 4) + b"name"
+VIEWER = b"RFB 003.008\n\x01\x01"
+DESKTOPS = {
+    "server": b"\x02" + DESKTOP,
+    "endless": b"\x02" + DESKTOP[:-8] + b"\xff" * 8,
+    "viewer": b"\x02" + VIEWER + bytes(20) + b"\x05\x01\x00\x0a\x00\x0a",
+    "password": b"\x03RFB 003.003\n" + bytes(17) + b"\x06\x00\x00\x00\x00\x00\x00\x02hi",
+    "words": b"\x07" + b"\x02\x00\x00\x01\x00\x00\x00\x07" + b"\x03" + bytes(9) + b"\x06\x00\x00\x00\x7f\xff\xff\xff",
+}
 CORPORA = {
     # The first byte says in which pieces the rest arrives.
     "wire": {name: b"\x07" + text for name, text in (REPLIES | WORKSPACES).items()},
@@ -120,6 +161,10 @@ CORPORA = {
     "archive": {name: text + message({"reply": "end"}) for name, text in WORKSPACES.items()},
     "http": REQUESTS,
     "socks": SOCKS,
+    "pictures": PICTURES,
+    # Here, too, the first byte says in which pieces the rest arrives.
+    "mcp": {name: b"\x05" + text for name, text in SERVERS.items()},
+    "rfb": DESKTOPS,
 }
 
 for target in sys.argv[1:] or CORPORA:

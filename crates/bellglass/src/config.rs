@@ -16,7 +16,6 @@ use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::network::HostRule;
 use bellglass_protocol::quantity::{ByteSize, Seconds};
 use bellglass_protocol::request::Offer;
-use bellglass_sandbox::egress::UpstreamProxy;
 use bellglass_sandbox::pool::PoolSize;
 use bellglass_server::{Quotas, Secret, ServerSettings, VncSettings};
 use bellglass_worker::OperatorServer;
@@ -29,6 +28,7 @@ use crate::installation::{Pace, SandboxSettings, WarmSettings};
 use crate::mcp_config::{self, McpSection};
 use crate::model_config::{self, MemorySection, ModelEnvironment, ModelSection};
 use crate::port_range::PortRange;
+use crate::proxy_config::ProxyEnvironment;
 use crate::secret_config::{Hidden, SecretSection};
 use crate::storage_config::{
     ArtifactSection, Sharing, StorageEnvironment, StorageSettings, StoreSection,
@@ -219,8 +219,7 @@ pub(crate) struct Environment {
     config_home: Option<PathBuf>,
     models: ModelEnvironment,
     token: Option<String>,
-    /// The proxy through which this host reaches the world.
-    upstream_proxy: Option<String>,
+    proxies: ProxyEnvironment,
     /// The file with the authorities that this host trusts, where it says so.
     certificates: Option<PathBuf>,
     pub(crate) cluster: Option<String>,
@@ -251,9 +250,7 @@ impl Environment {
                 .filter(|secret| !secret.is_empty())
                 .map(Hidden),
             token: std::env::var("BELLGLASS_TOKEN").ok().filter(|token| !token.is_empty()),
-            upstream_proxy: ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
-                .into_iter()
-                .find_map(|name| std::env::var(name).ok().filter(|proxy| !proxy.is_empty())),
+            proxies: ProxyEnvironment::read(),
             certificates: variable("SSL_CERT_FILE").map(PathBuf::from),
             cluster: variable("KUBECONFIG")
                 .map(|_| "KUBECONFIG".to_owned())
@@ -345,7 +342,6 @@ impl Config {
         let section = &self.file.network;
         let rules: Result<Vec<HostRule>, String> =
             section.registries.iter().map(|rule| HostRule::parse(rule)).collect();
-        let upstream = self.environment.upstream_proxy.as_deref().map(parse_proxy).transpose()?;
         let read = |(name, secret): (&String, &SecretSection)| {
             let context = || format!("the secret `{name}` under [secrets] is wrong");
             Ok((name.clone(), Arc::new(secret.read(name).with_context(context)?)))
@@ -355,7 +351,7 @@ impl Config {
                 .map_err(anyhow::Error::msg)
                 .context("`registries` under [network] is wrong")?,
             private_exceptions: section.private_exceptions.clone(),
-            upstream,
+            upstream: self.environment.proxies.upstream()?,
             certificates: self.environment.certificates.clone(),
             secrets: self.file.secrets.iter().map(read).collect::<anyhow::Result<_>>()?,
         })
@@ -498,33 +494,6 @@ impl Config {
 /// Enough for long work, and an end for what never ends.
 fn default_budget() -> Budget {
     Budget { steps: Some(1000), ..Budget::default() }
-}
-
-/// Reads an address such as `http://user:password@proxy.example:3128`.
-fn parse_proxy(text: &str) -> anyhow::Result<UpstreamProxy> {
-    let rest = match text.split_once("://") {
-        None => text,
-        Some(("http", rest)) => rest,
-        Some((scheme, _)) => anyhow::bail!(
-            "the proxy in the environment is one for `{scheme}`; only those like http://HOST:PORT can be used"
-        ),
-    };
-    let rest = rest.trim_end_matches('/');
-    let (credentials, place) = match rest.rsplit_once('@') {
-        Some((credentials, place)) => (Some(decoded(credentials)?), place),
-        None => (None, rest),
-    };
-    let (host, port) = place.rsplit_once(':').unwrap_or((place, "80"));
-    let port = port.parse();
-    // The text may hold a password, so it is not shown.
-    let port = port.context("the proxy in the environment is not like http://HOST:PORT")?;
-    Ok(UpstreamProxy { host: host.to_owned(), port, credentials })
-}
-
-/// A name and a password as they are meant, without the escapes that an address needs.
-fn decoded(credentials: &str) -> anyhow::Result<String> {
-    let decoded = percent_encoding::percent_decode_str(credentials).decode_utf8();
-    Ok(decoded.context("the password of the proxy in the environment is no text")?.into_owned())
 }
 
 fn cores() -> usize {

@@ -1,7 +1,8 @@
 //! What this host itself knows about the network: its package registries and its proxy.
 //!
 //! No registry is named in this program. Those that the host's own package tools use are the ones
-//! that sandboxes may reach under the policy `registries`, so mirrors are honoured everywhere.
+//! that sandboxes may reach under the policy `registries`, so mirrors are honoured everywhere. Where the
+//! host does not have a tool, the one in the image is looked at.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,16 +12,18 @@ use std::sync::{Arc, RwLock};
 
 use async_trait::async_trait;
 use bellglass_protocol::network::HostRule;
-use bellglass_sandbox::egress::{EgressSettings, PackageSources, Secret, UpstreamProxy};
+use bellglass_sandbox::egress::{EgressSettings, PackageSources, Secret, Upstream};
 use bellglass_worker::NetworkSource;
 use tokio::sync::{OnceCell, watch};
+
+use crate::image_registries::ImageRegistries;
 
 /// What the configuration says about the network.
 #[derive(Clone, Debug)]
 pub(crate) struct NetworkConfig {
     pub(crate) registries: Vec<HostRule>,
     pub(crate) private_exceptions: Vec<IpAddr>,
-    pub(crate) upstream: Option<UpstreamProxy>,
+    pub(crate) upstream: Upstream,
     /// The file with the authorities that this host trusts, if it is not where it usually is.
     pub(crate) certificates: Option<PathBuf>,
     pub(crate) secrets: BTreeMap<String, Arc<Secret>>,
@@ -30,6 +33,8 @@ pub(crate) struct NetworkConfig {
 pub(crate) struct HostNetwork {
     current: RwLock<Arc<Current>>,
     changes: watch::Sender<()>,
+    /// The root of the image that most sandboxes have.
+    image: Option<PathBuf>,
 }
 
 struct Current {
@@ -40,7 +45,12 @@ struct Current {
 impl HostNetwork {
     pub(crate) fn new(config: NetworkConfig) -> Self {
         let current = Arc::new(Current { config, whole: OnceCell::new() });
-        Self { current: RwLock::new(current), changes: watch::Sender::new(()) }
+        Self { current: RwLock::new(current), changes: watch::Sender::new(()), image: None }
+    }
+
+    /// Asks the tools of this image where the host has none. It need not be there yet.
+    pub(crate) fn with_image(self, rootfs: PathBuf) -> Self {
+        Self { image: Some(rootfs), ..self }
     }
 
     /// Puts another configuration in force, also for jobs that run. Their secrets stay as they are.
@@ -60,8 +70,9 @@ impl NetworkSource for HostNetwork {
     async fn settings(&self) -> Arc<EgressSettings> {
         let current = self.current();
         let find = || async {
-            let config = current.config.clone();
-            let found = tokio::task::spawn_blocking(move || look_around(config)).await;
+            let (config, image) = (current.config.clone(), self.image.clone());
+            let looking = move || look_around(config, image.as_deref());
+            let found = tokio::task::spawn_blocking(looking).await;
             Arc::new(found.unwrap_or_default())
         };
         current.whole.get_or_init(find).await.clone()
@@ -77,9 +88,10 @@ impl NetworkSource for HostNetwork {
 }
 
 /// Adds what this host itself knows to what is configured.
-fn look_around(config: NetworkConfig) -> EgressSettings {
+fn look_around(config: NetworkConfig, image: Option<&Path>) -> EgressSettings {
     let packages = package_sources();
-    let found = find_registries(&packages);
+    let of_image = image.map(ImageRegistries::read).unwrap_or_default();
+    let found = find_registries(&packages, of_image);
     let shown: Vec<String> = found.iter().map(HostRule::to_string).collect();
     tracing::info!(hosts = shown.join(" "), "found the registries that this host uses");
     EgressSettings {
@@ -144,21 +156,19 @@ fn package_sources() -> Found {
     })
 }
 
-/// The hosts of the registries that apt, pip, npm and cargo use here.
-fn find_registries(found: &Found) -> Vec<HostRule> {
+/// The hosts of the registries that apt, pip, npm and cargo use here, and those of pip and npm in the
+/// image where the host has none.
+fn find_registries(found: &Found, of_image: ImageRegistries) -> Vec<HostRule> {
     let Found { sources, python_defaults } = found;
     let mut texts = apt_sources();
-    texts.extend(
-        [&sources.npm_registry, &sources.python_index, python_defaults]
-            .map(Clone::clone)
-            .into_iter()
-            .flatten(),
-    );
+    texts.extend(sources.npm_registry.clone().or(of_image.npm));
+    texts.extend(sources.python_index.clone());
+    texts.extend(python_defaults.clone().or(of_image.python));
     texts.extend(cargo_indexes());
     let mut hosts: Vec<HostRule> = texts
         .iter()
         .flat_map(|text| hosts_in(text))
-        .filter_map(|host| HostRule::parse(&host).ok())
+        .filter_map(|place| HostRule::parse(&place).ok())
         .collect();
     hosts.sort_by_key(HostRule::to_string);
     hosts.dedup();
@@ -204,7 +214,8 @@ fn ask(program: &str, arguments: &[&str]) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// The hosts of all web addresses in a text.
+/// The hosts of all web addresses in a text. One that is named with a port keeps it: a mirror in a
+/// private network is often a port of a machine that has others.
 fn hosts_in(text: &str) -> Vec<String> {
     text.split("://")
         .skip(1)
@@ -214,7 +225,10 @@ fn hosts_in(text: &str) -> Vec<String> {
             });
             let place = &rest[..end.unwrap_or(rest.len())];
             let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
-            place.split(':').next().unwrap_or_default().to_owned()
+            match place.split_once(':') {
+                Some((host, port)) if port.parse::<u16>().is_err() => host.to_owned(),
+                _ => place.to_owned(),
+            }
         })
         .filter(|host| !host.is_empty())
         .collect()
@@ -228,13 +242,39 @@ mod tests {
     fn hosts_are_found_in_every_kind_of_text() {
         for (text, expected) in [
             ("deb http://mirror.example/debian stable main", vec!["mirror.example"]),
-            ("URIs: https://a.example:8443/x http://b.example", vec!["a.example", "b.example"]),
+            (
+                "URIs: https://a.example:8443/x http://b.example",
+                vec!["a.example:8443", "b.example"],
+            ),
             ("https://user:secret@c.example/simple", vec!["c.example"]),
+            (
+                "https://user:1@c.example:8081/simple http://e.example:/",
+                vec!["c.example:8081", "e.example"],
+            ),
             ("{\"dl\":\"https://d.example/crates\"}", vec!["d.example"]),
             ("nothing", vec![]),
         ] {
             assert_eq!(hosts_in(text), expected, "{text}");
         }
         assert_eq!(uncommented("# http://x.example\ndeb".into()), "deb");
+    }
+
+    #[test]
+    fn the_image_answers_for_what_the_host_does_not_have() {
+        let of_image = || ImageRegistries {
+            python: Some("https://pip.example/ https://files.example/".into()),
+            npm: Some("https://npm.example/".into()),
+        };
+        let allowed = |found: &Found| {
+            let rules = find_registries(found, of_image());
+            let hosts = ["pip.example", "files.example", "npm.example", "own.example"];
+            hosts.map(|host| rules.iter().any(|rule| rule.matches(host, 443)))
+        };
+        let nothing = Found { sources: PackageSources::default(), python_defaults: None };
+        assert_eq!(allowed(&nothing), [true, true, true, false]);
+        let sources =
+            PackageSources { npm_registry: Some("https://own.example/".into()), ..nothing.sources };
+        let asked = Found { sources, python_defaults: Some("https://own.example/".into()) };
+        assert_eq!(allowed(&asked), [false, false, false, true]);
     }
 }

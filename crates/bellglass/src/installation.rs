@@ -61,6 +61,7 @@ impl Installation {
     ) -> anyhow::Result<Self> {
         let Storage { store, artifacts, sharing } = storage;
         let name = WorkerName::take(data, sharing)?;
+        let network = network.with_image(images.join("base/rootfs"));
         let images = Arc::new(BuiltImages::new(ImageStore::new(images.to_path_buf())));
         let (backends, pool) = backends(data, sandboxes, &images)
             .context("cannot prepare sandboxes; `bellglass doctor` says what is missing")?;

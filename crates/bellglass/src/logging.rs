@@ -13,6 +13,8 @@ pub(crate) fn start() {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // Whoever read the log may be gone. To say so where nobody listens would end the task that wrote.
+        .log_internal_errors(false)
         .compact()
         .init();
 }

@@ -26,6 +26,14 @@ pub const COVERED_FOLDERS: [&str; 3] = ["acpi", "scsi", "asound"];
 /// Folders of /proc through which the kernel is configured. They are read-only.
 pub const READ_ONLY_FOLDERS: [&str; 4] = ["sys", "bus", "fs", "irq"];
 
+/// The kinds of namespaces, by their names below `/proc/PID/ns`. A kernel may have fewer.
+pub const NAMESPACES: [&str; 8] = ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"];
+
+/// The number of a namespace in the target of such a name: `mnt:[4026531840]`.
+pub fn namespace_number(link: &str) -> Option<u64> {
+    link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
+}
+
 /// Capabilities, valid only inside the sandbox's user namespace, that the guest needs.
 pub const GUEST_CAPABILITIES: [u32; 4] = [
     5, // CAP_KILL: end processes of the tool user

@@ -1,5 +1,7 @@
 //! What the backend tells the launcher: how to build one cage and the guest that lives in it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::quantity::ByteSize;
@@ -132,10 +134,13 @@ impl GuestConfig {
 }
 
 /// What the launcher prints once the guest is on its way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launched {
     /// The guest's process id outside.
     pub pid: i32,
+    /// The namespaces of that process, by kind, as they look from outside.
+    #[serde(default)]
+    pub namespaces: BTreeMap<String, u64>,
     pub enforced: Vec<String>,
     pub missing: Vec<String>,
 }

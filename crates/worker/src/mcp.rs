@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::mcp_lines::Lines;
+
 /// A server that the operator gives to every task.
 #[derive(Clone, Debug)]
 pub struct OperatorServer {
@@ -147,7 +149,7 @@ async fn listen(
     input: Arc<tokio::sync::Mutex<ServiceInput>>,
     waiting: Arc<Mutex<Waiting>>,
 ) {
-    let mut line = Vec::new();
+    let mut lines = Lines::up_to(MOST_MESSAGE);
     let over = loop {
         let piece = match output.read().await {
             Ok(Some((OutputStream::Stdout, piece))) => piece,
@@ -158,20 +160,10 @@ async fn listen(
             Ok(None) => break None,
             Err(error) => break Some(McpError::Ended(error.to_string())),
         };
-        for part in piece.split_inclusive(|byte| *byte == b'\n') {
-            line.extend_from_slice(part);
-            if line.len() > MOST_MESSAGE {
-                break;
-            }
-            if line.ends_with(b"\n") {
-                // What is no JSON, such as a greeting for people, is passed over.
-                if let Ok(message) = serde_json::from_slice::<Value>(&line) {
-                    take(message, &input, &waiting).await;
-                }
-                line.clear();
-            }
+        for message in lines.take(&piece) {
+            take(message, &input, &waiting).await;
         }
-        if line.len() > MOST_MESSAGE {
+        if lines.is_too_long() {
             break Some(McpError::Nonsense("a message is longer than 8 MiB".into()));
         }
     };

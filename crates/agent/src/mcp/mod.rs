@@ -6,6 +6,7 @@
 //! hostile and has to be bounded before it is read.
 
 pub mod http;
+mod messages;
 mod tools;
 
 use std::time::Duration;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::drive::OtherResult;
 use crate::model::ToolDefinition;
+pub use messages::{answer_to, outcome};
 pub use tools::result_text;
 
 /// The version of the protocol that is asked for. A server may answer with an older one.
@@ -124,28 +126,4 @@ async fn tools_of(
         }
     }
     Ok(found)
-}
-
-/// The result in an answer, or why there is none.
-pub fn outcome(mut answer: Value) -> Result<Value, McpError> {
-    match answer.get("error") {
-        Some(error) if !error.is_null() => {
-            let words = error["message"].as_str().unwrap_or("no reason is given");
-            let words: String = words.chars().take(1000).collect();
-            Err(McpError::Refused(words))
-        }
-        _ => Ok(answer["result"].take()),
-    }
-}
-
-/// What to answer when a server asks something itself: that it is there, and nothing else.
-pub fn answer_to(request: &Value) -> Option<Value> {
-    let (id, method) = (request.get("id")?, request.get("method")?.as_str()?);
-    Some(match method {
-        "ping" => json!({ "jsonrpc": "2.0", "id": id, "result": {} }),
-        _ => json!({
-            "jsonrpc": "2.0", "id": id,
-            "error": { "code": -32601, "message": "this client offers nothing to servers" },
-        }),
-    })
 }

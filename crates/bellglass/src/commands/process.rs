@@ -75,26 +75,28 @@ pub(super) async fn reload_on_signal(named: Option<PathBuf>, network: Arc<HostNe
     }
 }
 
-/// Stops gently at the first Ctrl-C or SIGTERM, at once at the second.
-pub(super) async fn cancel_on_signal(shutdown: CancellationToken) {
+/// Stops gently at the first Ctrl-C or SIGTERM, at once at the second. Both are caught from this call on:
+/// whoever hears that the server is there may end it at once.
+pub(super) fn cancel_on_signal(shutdown: CancellationToken) -> impl Future<Output = ()> + Send {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        tracing::warn!("signals cannot be caught; a stop will not be gentle");
-        return;
-    };
-    let mut next = async || {
-        tokio::select! {
-            _ = interrupt.recv() => (),
-            _ = terminate.recv() => (),
-        }
-    };
-    next().await;
-    tracing::info!("stopping; once more to stop at once");
-    shutdown.cancel();
-    next().await;
-    std::process::exit(i32::from(Exit::Failure as u8));
+    let caught = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    async move {
+        let (Ok(mut interrupt), Ok(mut terminate)) = caught else {
+            tracing::warn!("signals cannot be caught; a stop will not be gentle");
+            return;
+        };
+        let mut next = async || {
+            tokio::select! {
+                _ = interrupt.recv() => (),
+                _ = terminate.recv() => (),
+            }
+        };
+        next().await;
+        tracing::info!("stopping; once more to stop at once");
+        shutdown.cancel();
+        next().await;
+        std::process::exit(i32::from(Exit::Failure as u8));
+    }
 }
 
 #[cfg(test)]

@@ -39,18 +39,6 @@ fn a_file_that_cannot_be_read_is_not_passed_over() {
 }
 
 #[test]
-fn the_proxy_in_the_environment_is_understood_or_refused() {
-    let proxy = parse_proxy("http://ada:p%40ss%3A@proxy.example:3128/").unwrap();
-    assert_eq!((proxy.host.as_str(), proxy.port), ("proxy.example", 3128));
-    assert_eq!(proxy.credentials.as_deref(), Some("ada:p@ss:"));
-    assert_eq!(parse_proxy("proxy.example").unwrap().port, 80);
-    for unusable in ["socks5://u:secret@proxy.example:1080", "https://u:secret@proxy.example:443"] {
-        let error = parse_proxy(unusable).unwrap_err().to_string();
-        assert!(error.contains("http://HOST:PORT") && !error.contains("secret"), "{error}");
-    }
-}
-
-#[test]
 fn limits_that_nothing_could_run_with_are_refused() {
     for wrong in ["[limits]\ncpus = nan", "[limits]\nmemory = 0", "[max_limits]\nprocesses = 0"] {
         let file = parse(wrong, Path::new("bellglass.toml")).unwrap();

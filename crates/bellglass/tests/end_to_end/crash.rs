@@ -1,5 +1,8 @@
 //! Killing whatever can be killed, at any moment: no job is lost and no step runs twice.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
 use bellglass_protocol::chain::Verifier;
 use futures::StreamExt as _;
 use rustix::process::Signal;
@@ -337,4 +340,18 @@ async fn a_worker_that_stood_still_does_not_drive_its_job_twice() {
     let ended = server.wait_for_end(&job).await;
     assert_counted(&server, &ended).await;
     assert_nothing_is_left(&server, &job);
+}
+
+/// As when the program that started the server has died.
+#[test]
+fn a_server_whose_log_nobody_reads_still_ends_when_it_is_told_to() {
+    let mut server = TestServer::start();
+    assert!(server.stop().success());
+    let mut process =
+        server.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    drop(process.stderr.take());
+    signal(process.id() as i32, Signal::TERM);
+    assert!(process.wait().unwrap().success());
 }

@@ -61,6 +61,14 @@ async fn the_hello_example_runs_on_gvisors_kernel() {
     assert!(looked.ends_with("Operation not permitted\n"), "{looked}");
     let report = &job["sandbox"];
     assert_eq!((text(report, "backend"), text(report, "isolation")), ("gvisor", "gvisor"));
+    // What holds of the cage around it was looked at from outside, and nothing is claimed that is not there.
+    assert!(!report["enforced"].to_string().contains("Landlock"), "{report:#}");
+    assert!(report["missing"].to_string().contains("no Landlock"), "{report:#}");
+    let checks = report["checks"].as_array().unwrap();
+    for subject in ["namespaces", "user id map", "group id map", "limit on core_dump"] {
+        let check = checks.iter().find(|check| check["subject"] == subject);
+        assert_eq!(check.unwrap_or(&Value::Null)["holds"], true, "{subject}: {checks:#?}");
+    }
     let id = text(&job, "job_id");
     let mut archive = server.archive(id).await;
     assert_eq!(archive::text(&mut archive, "sum.txt"), "The sum is 55.\n");

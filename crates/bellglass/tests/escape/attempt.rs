@@ -28,6 +28,25 @@ pub(crate) async fn assert_refused_to_all(attempts: &[Attempt<'_>]) {
     }
 }
 
+/// Tries each as everybody above, and as root of a user namespace of one's own, which has every
+/// capability that can be had inside: a job that asks for nested sandboxing may make one.
+pub(crate) async fn assert_refused_to_root_too(attempts: &[Attempt<'_>]) {
+    assert_refused_to_all(attempts).await;
+    println!("as root of a namespace inside");
+    assert_refused_to_nested_root(attempts).await;
+}
+
+/// Only that.
+pub(crate) async fn assert_refused_to_nested_root(attempts: &[Attempt<'_>]) {
+    let codes = attempts.iter().map(|(code, _)| format!("become_root()\n{code}"));
+    let codes: Vec<String> = codes.collect();
+    let attempts =
+        codes.iter().zip(attempts).map(|(code, (_, expected))| (code.as_str(), *expected));
+    let attempts: Vec<Attempt<'_>> = attempts.collect();
+    let nested = json!({ "nested_sandboxing": true });
+    assert_refused_in(&TestServer::start(), nested, &attempts).await;
+}
+
 /// Tries each in a process of its own, in one sandbox. All must fail as they are said to.
 pub(crate) async fn assert_refused(server: &TestServer, attempts: &[Attempt<'_>]) {
     assert_refused_in(server, json!({}), attempts).await;

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::attempt::{assert_refused, assert_refused_to_all, look, users};
+use crate::attempt::{
+    assert_refused, assert_refused_to_nested_root, assert_refused_to_root_too, look, users,
+};
 use crate::support::{Options, TestServer};
 
 /// A setting of the host's kernel.
@@ -17,7 +19,7 @@ async fn sysrq_trigger() {
         ("write('/proc/sysrq-trigger', b'h')", "ENOENT|EACCES|EROFS|ENODEV"),
         ("write('/proc/sys/kernel/sysrq', b'1')", "ENOENT|EACCES|EROFS"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]
@@ -46,6 +48,7 @@ async fn kernel_memory() {
         ("call('modify_ldt', 0, ctypes.create_string_buffer(64), 64)", "EPERM"),
     ];
     assert_refused(&server, &attempts).await;
+    assert_refused_to_nested_root(&attempts).await;
     // The kernel shows neither where a page lies nor where the machine's memory is.
     let shown = look(
         &server,
@@ -73,7 +76,7 @@ async fn core_pattern() {
         ("os.remove('/proc/sys/kernel/core_pattern')", "EPERM|EACCES|EROFS"),
         ("os.chmod('/proc/sys/kernel/core_pattern', 0o666)", "EPERM|EACCES|EROFS"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
     assert_eq!(setting("core_pattern"), before);
 }
 
@@ -147,7 +150,7 @@ async fn cgroup_release_agent() {
         ("call('mount', b'none', b'/tmp', b'cgroup2', 0, None)", "EPERM"),
         ("call('unshare', 0x02000000)", "EPERM"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]
@@ -172,7 +175,7 @@ async fn kernel_modules() {
         ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136)", "EPERM"),
         ("call('mount', b'none', b'/tmp', b'squashfs', 0, None)", "EPERM"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
     assert_eq!(fs::read_to_string("/proc/modules").unwrap_or_default().lines().count(), before);
 }
 
@@ -183,7 +186,7 @@ async fn foreign_binary_formats() {
         ("write('/proc/sys/fs/binfmt_misc/status')", "ENOENT|EACCES|EROFS"),
         ("call('mount', b'none', b'/tmp', b'binfmt_misc', 0, None)", "EPERM"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]
@@ -196,7 +199,7 @@ async fn power_and_another_kernel() {
         ("write('/sys/power/state', b'mem')", "ENOENT|EACCES|EROFS"),
         ("read('/dev/watchdog')", "ENOENT"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]
@@ -212,7 +215,7 @@ async fn swap_quota_and_accounting() {
         ("call('setdomainname', b'x', 1)", "EPERM"),
     ];
     let before = setting("hostname");
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
     assert_eq!(setting("hostname"), before);
 }
 
@@ -226,7 +229,7 @@ async fn keyrings() {
         ("call('request_key', b'user', b'x', None, 0)", "EPERM"),
         ("read('/proc/keys')", "ENODATA|ENOENT|EACCES"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]
@@ -237,7 +240,7 @@ async fn userfaultfd() {
         ("call('userfaultfd', 1)", "EPERM"),
         ("os.open('/dev/userfaultfd', os.O_RDWR)", "ENOENT"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]
@@ -247,7 +250,7 @@ async fn bpf() {
         ("call('bpf', 5, bytes(128), 128)", "EPERM"),
         ("os.listdir('/sys/fs/bpf')", "ENOENT|EACCES"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]
@@ -257,7 +260,7 @@ async fn io_uring() {
         ("call('io_uring_enter', 0, 0, 0, 0, None, 0)", "EPERM"),
         ("call('io_uring_register', 0, 0, None, 0)", "EPERM"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]
@@ -268,5 +271,5 @@ async fn performance_counters() {
         ("os.listdir('/sys/kernel/tracing')", "ENOENT|EACCES"),
         ("os.listdir('/sys/kernel/debug')", "ENOENT|EACCES"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use serde_json::json;
 
-use crate::attempt::{assert_refused, assert_refused_to_all, look};
+use crate::attempt::{assert_refused, assert_refused_to_all, assert_refused_to_nested_root, look};
 use crate::support::TestServer;
 
 /// Whether somebody has connected.
@@ -141,4 +141,24 @@ async fn vsock() {
         ("os.open('/dev/vhost-vsock', os.O_RDWR)", "ENOENT"),
     ];
     assert_refused_to_all(&attempts).await;
+}
+
+/// Root of a user namespace has a network of its own to filter, by code of the kernel that had many
+/// holes. Without the rule the kernel itself would let it.
+#[tokio::test]
+async fn packet_filters() {
+    const OPTIONS: [(u32, u32); 8] =
+        [(0, 64), (0, 65), (41, 64), (41, 65), (0, 96), (0, 97), (0, 128), (0, 129)];
+    let tries = OPTIONS.iter().flat_map(|(level, option)| {
+        let family = if *level == 41 { "socket.AF_INET6" } else { "socket.AF_INET" };
+        let socket = format!("socket.socket({family}, socket.SOCK_DGRAM)");
+        [
+            format!("{socket}.setsockopt({level}, {option}, bytes(128))"),
+            format!("{socket}.getsockopt({level}, {option}, 128)"),
+        ]
+    });
+    let tries: Vec<String> = tries.collect();
+    let mut attempts: Vec<_> = tries.iter().map(|code| (code.as_str(), "EPERM")).collect();
+    attempts.push(("socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)", "EPERM"));
+    assert_refused_to_nested_root(&attempts).await;
 }

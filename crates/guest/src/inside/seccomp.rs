@@ -162,6 +162,10 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
     const SOCKET_KIND: u32 = 0xf;
     const SOCK_DCCP: libc::c_int = 6;
     const SOCK_PACKET: libc::c_int = 10;
+    // The first of the options by which each of the old packet filters is changed and read.
+    const IP_TABLES: libc::c_int = 64;
+    const ARP_TABLES: libc::c_int = 96;
+    const BRIDGE_TABLES: libc::c_int = 128;
 
     let is = |argument, value: libc::c_int| Condition::Is { argument, value: value as u32 };
     let is_not = |argument, value: libc::c_int| Condition::IsNot { argument, value: value as u32 };
@@ -226,7 +230,25 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
         terminal(SET_LINE_DISCIPLINE),
     ];
 
+    // The old tables of packet filters, which are no use on loopback and had many holes. Root of a user
+    // namespace, such as a nested sandbox makes, could else replace them (ip, arp and bridge) and look at
+    // them, which loads modules.
+    let tables = |level, first: libc::c_int| {
+        [first, first + 1].map(|option| vec![is(1, level), is(2, option)])
+    };
+    let packet_filters: Vec<Rule> = [
+        (libc::IPPROTO_IP, IP_TABLES),
+        (libc::IPPROTO_IPV6, IP_TABLES),
+        (libc::IPPROTO_IP, ARP_TABLES),
+        (libc::IPPROTO_IP, BRIDGE_TABLES),
+    ]
+    .into_iter()
+    .flat_map(|(level, first)| tables(level, first))
+    .collect();
+
     let mut rules = BTreeMap::from([
+        (libc::SYS_setsockopt, packet_filters.clone()),
+        (libc::SYS_getsockopt, packet_filters),
         (libc::SYS_clone, clone),
         (libc::SYS_unshare, unshare),
         (libc::SYS_socket, socket),

@@ -15,12 +15,14 @@ mod mounts;
 pub(crate) mod privileges;
 pub(crate) mod syscalls;
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::{fs, io};
 
+use bellglass_protocol::cage::{NAMESPACES, namespace_number};
 use bellglass_protocol::launch::{
     IdMapping, Kernel, LEAST_LANDLOCK, LaunchFailure, LaunchOrder, Launched, Storage,
 };
@@ -83,7 +85,8 @@ fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
         inhabit(order, image, scratch, listener, report_writer)
     };
     drop((go_reader, report_writer));
-
+    // Now, since a process that cannot be traced does not show them to everybody.
+    let namespaces = namespaces_of(child);
     let set_up = id_maps::write(order.ids, child)
         .and_then(|()| image.map_ids(order.ids, child))
         .and_then(|()| {
@@ -95,7 +98,15 @@ fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
         return Err(Failed { child: Some(child), ..failed });
     }
     let (enforced, missing) = describe(order);
-    Ok(Launched { pid: child, enforced, missing })
+    Ok(Launched { pid: child, namespaces, enforced, missing })
+}
+
+fn namespaces_of(pid: i32) -> BTreeMap<String, u64> {
+    let number = |kind: &str| {
+        let link = fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()?;
+        Some((kind.to_owned(), namespace_number(link.to_str()?)?))
+    };
+    NAMESPACES.into_iter().filter_map(number).collect()
 }
 
 /// Binds the socket through its folder's descriptor, since a socket's path is limited to 108 bytes.
@@ -199,13 +210,16 @@ fn describe(order: &LaunchOrder) -> (Vec<String>, Vec<String>) {
         true => "user namespaces can be made inside, because the job asked for it".into(),
         false => "no user namespaces can be made inside".into(),
     });
-    match crate::inside::landlock::version() {
-        version if version >= LEAST_LANDLOCK => {
+    match &order.kernel {
+        Kernel::Host if crate::inside::landlock::version() >= LEAST_LANDLOCK => {
             let folders = order.guest.writable_folders().join(" ");
             enforced.push(format!("tools can write below {folders} and nowhere else (Landlock)"));
         }
-        _ => missing
+        Kernel::Host => missing
             .push("no Landlock in this kernel: add `landlock` to its `lsm=` parameter".into()),
+        Kernel::Gvisor { .. } => {
+            missing.push("no Landlock: gVisor's kernel, which tools ask, has none".into());
+        }
     }
     match order.ids {
         IdMapping::Range { base } => {

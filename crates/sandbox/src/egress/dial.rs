@@ -7,9 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base64::Engine as _;
 use bellglass_protocol::network::{Connection, Verdict, is_public};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -17,18 +15,14 @@ use tokio_util::sync::CancellationToken;
 use super::Egress;
 use super::counted::{Counted, Counts};
 use super::live::ConnectionNumber;
+use super::upstream::{Purpose, UpstreamProxy};
 
 const RESOLVE_TIME: Duration = Duration::from_secs(10);
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 
-/// A proxy through which this host reaches the world.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamProxy {
-    pub host: String,
-    pub port: u16,
-    /// `user:password`, if it asks for one.
-    pub credentials: Option<String>,
-}
+/// How long a name is looked up that a proxy of the host's will look up too. Hosts that need one often
+/// know no names themselves.
+const BESIDE_A_PROXY: Duration = Duration::from_secs(1);
 
 /// Who finds the addresses of a name.
 #[async_trait]
@@ -72,6 +66,8 @@ impl Resolve for HostResolver {
 pub(super) struct Dialed {
     pub(super) stream: Counted<TcpStream>,
     pub(super) record: Record,
+    /// The proxy that the stream leads to, where it is no tunnel: each request must say where it goes.
+    pub(super) proxy: Option<UpstreamProxy>,
 }
 
 /// What the log will be told when this is dropped. Kept apart from the stream, which others take
@@ -107,9 +103,14 @@ impl Drop for Record {
 }
 
 /// Connects to a host if everything allows it. A refusal is in the log when this returns.
-pub(super) async fn dial(egress: &Arc<Egress>, host: &str, port: u16) -> Result<Dialed, Verdict> {
-    match try_dial(egress, host, port).await {
-        Ok(stream) => {
+pub(super) async fn dial(
+    egress: &Arc<Egress>,
+    host: &str,
+    port: u16,
+    purpose: Purpose,
+) -> Result<Dialed, Verdict> {
+    match try_dial(egress, host, port, purpose).await {
+        Ok((stream, proxy)) => {
             let counts = Arc::new(Counts::default());
             let (number, cut) = egress.live.enter(bare(host), port);
             if !egress.allows(bare(host), port) {
@@ -124,7 +125,7 @@ pub(super) async fn dial(egress: &Arc<Egress>, host: &str, port: u16) -> Result<
                 number,
                 cut,
             };
-            Ok(Dialed { stream: Counted::new(stream, counts), record })
+            Ok(Dialed { stream: Counted::new(stream, counts), record, proxy })
         }
         Err(verdict) => {
             let host = shown(host);
@@ -140,7 +141,12 @@ fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }
 
-async fn try_dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, Verdict> {
+async fn try_dial(
+    egress: &Egress,
+    host: &str,
+    port: u16,
+    purpose: Purpose,
+) -> Result<(TcpStream, Option<UpstreamProxy>), Verdict> {
     let bare = bare(host);
     if !egress.allows_or_asks(bare, port).await {
         return Err(Verdict::RefusedByPolicy);
@@ -150,17 +156,35 @@ async fn try_dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, V
         (is_public(address) && !is_of_this_machine(address))
             || settings.private_exceptions.contains(&address.to_canonical())
     };
-    if let Some(proxy) = &settings.upstream {
+    if let Some(proxy) = settings.upstream.proxy_for(bare, port, purpose) {
         // The proxy resolves names where we may not be able to; what is plainly an address, or a
         // name for this machine itself, we can still judge.
         let is_fit = match bare.parse::<IpAddr>() {
             Ok(address) => may_reach(address),
-            Err(_) => !is_address_in_disguise(bare) && !is_localhost(bare),
+            Err(_) if is_address_in_disguise(bare) || is_localhost(bare) => false,
+            // And so we can a name that is known here, as those of the host's own network are.
+            Err(_) => {
+                let resolving = egress.resolver.resolve(bare, port);
+                let found = tokio::time::timeout(BESIDE_A_PROXY, resolving).await;
+                let found = found.ok().and_then(Result::ok).unwrap_or_default();
+                found.is_empty() || found.iter().any(|address| may_reach(address.ip()))
+            }
         };
         if !is_fit {
             return Err(Verdict::RefusedPrivateAddress);
         }
-        return through(proxy, host, port).await.map_err(|_| Verdict::NotConnected);
+        let connected = match purpose {
+            Purpose::Tunnel => {
+                let tunnel = proxy.tunnel(host, port, CONNECT_TIME).await;
+                tunnel.map(|stream| (stream, None))
+            }
+            Purpose::PlainRequest => {
+                let connecting = tokio::time::timeout(CONNECT_TIME, proxy.connect()).await;
+                let connected = connecting.map_err(io::Error::from).flatten();
+                connected.map(|stream| (stream, Some(proxy.clone())))
+            }
+        };
+        return connected.map_err(|_| Verdict::NotConnected);
     }
     let resolving = egress.resolver.resolve(bare, port);
     let found = match tokio::time::timeout(RESOLVE_TIME, resolving).await {
@@ -178,7 +202,7 @@ async fn try_dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, V
         let connecting = TcpStream::connect(address);
         if let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_TIME, connecting).await {
             let _ = stream.set_nodelay(true);
-            return Ok(stream);
+            return Ok((stream, None));
         }
     }
     Err(Verdict::NotConnected)
@@ -211,39 +235,6 @@ fn is_of_this_machine(address: IpAddr) -> bool {
 fn is_localhost(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     host == "localhost" || host.ends_with(".localhost")
-}
-
-/// Asks the host's own proxy for a tunnel.
-async fn through(proxy: &UpstreamProxy, host: &str, port: u16) -> io::Result<TcpStream> {
-    // What comes from a SOCKS client may be any bytes; those of a name cannot end this line.
-    let fits =
-        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':' | '[' | ']');
-    if !host.chars().all(fits) {
-        return Err(io::Error::other("this is no host name"));
-    }
-    let host =
-        if host.contains(':') && !host.starts_with('[') { &format!("[{host}]") } else { host };
-    let tunnel = async {
-        let mut stream = TcpStream::connect((proxy.host.as_str(), proxy.port)).await?;
-        let mut request = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
-        if let Some(credentials) = &proxy.credentials {
-            let encoded = base64::engine::general_purpose::STANDARD.encode(credentials);
-            request.push_str(&format!("Proxy-Authorization: Basic {encoded}\r\n"));
-        }
-        request.push_str("\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        // Byte by byte, so that nothing of what comes after the answer is taken.
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\n") {
-            if answer.len() > 8192 {
-                return Err(io::Error::other("the proxy's answer is too long"));
-            }
-            answer.push(stream.read_u8().await?);
-        }
-        let ok = answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.0 200");
-        if ok { Ok(stream) } else { Err(io::Error::other("the proxy refused")) }
-    };
-    tokio::time::timeout(CONNECT_TIME, tunnel).await?
 }
 
 /// A host's name for the log: it comes from inside, so it is bounded and plain.

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::header::HeaderValue;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, Uri, header};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::dial::{Dialed, dial};
-use super::message::{Body, NO_ECHO, asks_for_an_echo, empty, refuse, remove_hop_by_hop, say};
+use super::message::{
+    Body, NO_ECHO, asks_for_an_echo, empty, readdress, refuse, remove_hop_by_hop, say,
+};
 use super::secret::Scheme;
 use super::target::target;
+use super::upstream::Purpose;
 use super::{Client, Egress};
 
 /// How long a client may take to send its request's head.
@@ -55,7 +57,7 @@ async fn tunnel(egress: Arc<Egress>, request: Request<Incoming>) -> Response<Bod
     let Some((host, port)) = target(request.uri(), None) else {
         return say(StatusCode::BAD_REQUEST, "CONNECT needs a host and a port");
     };
-    let dialed = match dial(&egress, &host, port).await {
+    let dialed = match dial(&egress, &host, port, Purpose::Tunnel).await {
         Ok(dialed) => dialed,
         Err(verdict) => return refuse(verdict, &host, port),
     };
@@ -76,10 +78,11 @@ async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Respons
     if !secrets.is_empty() && asks_for_an_echo(request.method()) {
         return say(StatusCode::BAD_REQUEST, NO_ECHO);
     }
-    let Dialed { stream, record } = match dial(&egress, &host, port).await {
-        Ok(dialed) => dialed,
-        Err(verdict) => return refuse(verdict, &host, port),
-    };
+    let Dialed { stream, record, proxy } =
+        match dial(&egress, &host, port, Purpose::PlainRequest).await {
+            Ok(dialed) => dialed,
+            Err(verdict) => return refuse(verdict, &host, port),
+        };
     let failed = || say(StatusCode::BAD_GATEWAY, "the server broke off the connection");
     let Ok((mut sender, connection)) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await
@@ -90,7 +93,7 @@ async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Respons
         // The connection ends with its one response, and then the log hears of it.
         record.until_cut(connection).await
     });
-    make_plain(&mut request, &host, port);
+    readdress(&mut request, &host, port, proxy.as_ref());
     let path = request.uri().path().to_owned();
     for secret in secrets {
         secret.put_into(request.headers_mut(), &path);
@@ -102,20 +105,4 @@ async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Respons
         }
         Err(_) => failed(),
     }
-}
-
-/// Makes a request for a proxy into one for the server itself.
-fn make_plain(request: &mut Request<Incoming>, host: &str, port: u16) {
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    if let Ok(path) = path.parse::<Uri>() {
-        *request.uri_mut() = path;
-    }
-    let headers = request.headers_mut();
-    remove_hop_by_hop(headers);
-    // The host that was judged is the host that is asked for, whatever the client wrote.
-    let name = if port == 80 { host.to_owned() } else { format!("{host}:{port}") };
-    if let Ok(value) = HeaderValue::from_str(&name) {
-        headers.insert(header::HOST, value);
-    }
-    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
 }

@@ -5,7 +5,10 @@ use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Response, StatusCode, header};
+use hyper::{Method, Request, Response, StatusCode, Uri, header};
+
+use super::secret::{Scheme, canonical};
+use super::upstream::UpstreamProxy;
 
 pub(super) type Body = BoxBody<Bytes, hyper::Error>;
 
@@ -35,6 +38,40 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
     headers.remove("proxy-connection");
     headers.remove("keep-alive");
+}
+
+/// Makes a request for us into one for the server itself, or for the proxy that it goes through.
+pub(super) fn readdress<B>(
+    request: &mut Request<B>,
+    host: &str,
+    port: u16,
+    proxy: Option<&UpstreamProxy>,
+) {
+    // The host that was judged is the host that is asked for, whatever the client wrote.
+    let name = if port == Scheme::Http.default_port() {
+        host.to_owned()
+    } else {
+        format!("{host}:{port}")
+    };
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let address = match proxy {
+        Some(_) => format!("http://{name}{path}"),
+        None => path.to_owned(),
+    };
+    if let Ok(address) = address.parse::<Uri>() {
+        *request.uri_mut() = address;
+    }
+    let headers = request.headers_mut();
+    remove_hop_by_hop(headers);
+    if let Ok(value) = HeaderValue::from_str(&name) {
+        headers.insert(header::HOST, value);
+    }
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    let authorization = proxy.and_then(UpstreamProxy::authorization);
+    if let Some(Ok(mut value)) = authorization.map(|text| HeaderValue::from_str(&text)) {
+        value.set_sensitive(true);
+        headers.insert(header::PROXY_AUTHORIZATION, value);
+    }
 }
 
 /// What a client is told about a connection that was not made.
@@ -78,3 +115,70 @@ pub(super) fn asks_for_an_echo(method: &Method) -> bool {
 
 pub(super) const NO_ECHO: &str =
     "a request that is sent back as it came is not passed on to this host";
+
+/// Whether a request is for the host whose connection this is, and for no other by any reading.
+pub(super) fn check<B>(request: &Request<B>, host: &str, port: u16) -> Result<(), &'static str> {
+    let uri = request.uri();
+    if request.method() == Method::CONNECT || uri.authority().is_some() || uri.scheme().is_some() {
+        return Err("a request over this connection names a path and no host");
+    }
+    if asks_for_an_echo(request.method()) {
+        return Err(NO_ECHO);
+    }
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let (Some(named), None) = (hosts.next(), hosts.next()) else {
+        return Err("a request has exactly one Host");
+    };
+    let named = named.to_str().unwrap_or_default();
+    let authority = named.parse::<hyper::http::uri::Authority>();
+    let right = authority.is_ok_and(|authority| {
+        let asked = authority.port_u16().unwrap_or(Scheme::Https.default_port());
+        // Only the forms `host` and `host:port` are as long as their parts.
+        let length = authority.host().len() + authority.port().map_or(0, |p| p.as_str().len() + 1);
+        canonical(authority.host()) == host && asked == port && length == named.len()
+    });
+    if right { Ok(()) } else { Err("the Host of a request must be the host of its connection") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_requests_for_the_judged_host_pass() {
+        let request = |method: &str, uri: &str, hosts: &[&str]| {
+            let mut request = Request::builder().method(method).uri(uri);
+            for host in hosts {
+                request = request.header(header::HOST, *host);
+            }
+            request.body(()).unwrap()
+        };
+        for (uri, hosts, port) in [
+            ("/", &["a.example"][..], 443),
+            ("/x?y", &["A.Example"], 443),
+            ("/", &["a.example:443"], 443),
+            ("/", &["a.example:8443"], 8443),
+            ("*", &["a.example"], 443),
+        ] {
+            assert_eq!(check(&request("GET", uri, hosts), "a.example", port), Ok(()), "{hosts:?}");
+        }
+        for (method, uri, hosts) in [
+            ("GET", "/", &[][..]),
+            ("GET", "/", &["b.example"]),
+            ("GET", "/", &["a.example", "a.example"]),
+            ("GET", "/", &["a.example", "b.example"]),
+            ("GET", "/", &["a.example:80"]),
+            ("GET", "/", &["a.example:443:80"]),
+            ("GET", "/", &["b.example@a.example"]),
+            ("GET", "/", &["a.example,b.example"]),
+            ("GET", "/", &["a.example:"]),
+            ("GET", "/", &[""]),
+            ("GET", "http://a.example/", &["a.example"]),
+            ("GET", "https://b.example/", &["a.example"]),
+            ("CONNECT", "b.example:443", &["a.example"]),
+        ] {
+            assert!(check(&request(method, uri, hosts), "a.example", 443).is_err(), "{hosts:?}");
+        }
+        assert!(check(&request("GET", "/", &["a.example"]), "a.example", 8443).is_err());
+    }
+}

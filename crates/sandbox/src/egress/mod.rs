@@ -18,6 +18,7 @@ mod socks_request;
 mod target;
 #[cfg(test)]
 mod tests;
+mod upstream;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -29,9 +30,9 @@ use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader};
 
 pub use authority::Authority;
-pub use dial::UpstreamProxy;
 pub use equipment::{PackageSources, equipment, trust_of_chromium};
 pub use secret::{BoundSecret, PathPrefix, Place, Scheme, Secret, SecretValue};
+pub use upstream::{DirectHosts, Upstream, UpstreamProxy};
 
 use dial::{Dialed, HostResolver, Resolve};
 use intercept::Interceptor;
@@ -56,8 +57,8 @@ pub struct EgressSettings {
     pub registries: Vec<HostRule>,
     /// Addresses that may be reached although they are not public.
     pub private_exceptions: Vec<IpAddr>,
-    /// A proxy that this host itself must use.
-    pub upstream: Option<UpstreamProxy>,
+    /// The proxies that this host itself must use.
+    pub upstream: Upstream,
     /// The authorities that this host trusts, as PEM; nothing if it has no list of them.
     pub certificates: String,
     /// Where this host's package tools look.

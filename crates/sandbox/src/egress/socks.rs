@@ -8,6 +8,7 @@ use tokio::io::{self, AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::dial::dial;
 use super::socks_request::{Request, read_request};
+use super::upstream::Purpose;
 use super::{Client, Egress};
 
 /// The first byte that a SOCKS 5 client sends. No HTTP request begins with it.
@@ -31,7 +32,7 @@ pub(super) async fn serve(egress: &Arc<Egress>, mut client: Client) {
         Request::Connect { host, port } => (host, port),
         Request::Unsupported(code) => return drop(reply(&mut client, code).await),
     };
-    match dial(egress, &host, port).await {
+    match dial(egress, &host, port, Purpose::Tunnel).await {
         Ok(dialed) => {
             if reply(&mut client, 0).await.is_ok() {
                 egress.join(client, dialed).await;

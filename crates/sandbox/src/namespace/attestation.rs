@@ -2,17 +2,19 @@
 //!
 //! Pure but for reading the host's own files. What does not hold keeps a sandbox from being used.
 
+mod mounts;
+mod outside;
+
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
-use bellglass_protocol::cage::{
-    COVERED_FILES, COVERED_FOLDERS, DEVICES, GUEST_CAPABILITIES, READ_ONLY_FOLDERS, WORKSPACE,
-    most_data_of_one,
-};
+use bellglass_protocol::cage::{GUEST_CAPABILITIES, most_data_of_one};
 use bellglass_protocol::launch::{IdMapping, Kernel, LEAST_LANDLOCK, LaunchOrder};
-use bellglass_protocol::report::{Check, MountPoint, Probe};
+use bellglass_protocol::report::{Check, Probe};
 use serde::{Deserialize, Serialize};
+
+use mounts::mounts;
+pub(super) use outside::{Groups, Host, Outside};
 
 /// What is claimed about one sandbox. Kept with its record, so that it can be asked about again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -73,7 +75,8 @@ impl Claims {
             uid_map,
             gid_map,
             nested_sandboxing: guest.nested_sandboxing,
-            landlock: crate::host::landlock_version() >= LEAST_LANDLOCK,
+            landlock: order.kernel == Kernel::Host
+                && crate::host::landlock_version() >= LEAST_LANDLOCK,
             writable: writable.map(String::from).into(),
             limits,
             least_core_dump: own_core_dump_limit().min(CORE_DUMP_LIMIT),
@@ -91,67 +94,6 @@ fn own_core_dump_limit() -> u64 {
     getrlimit(Resource::Core).maximum.unwrap_or(u64::MAX)
 }
 
-/// What the host itself shows of a sandbox's control groups. It stands before the guest is there, so
-/// it can be looked at while the guest makes itself ready.
-#[derive(Clone)]
-pub(super) struct Groups {
-    /// What now stands in the files of control groups, in the order of the claims.
-    pub(super) values: Vec<String>,
-    /// The guest's control groups, one line for each hierarchy.
-    pub(super) of_guest: String,
-}
-
-/// What the host itself shows.
-pub(super) struct Outside {
-    /// Our own namespaces, by kind.
-    pub(super) namespaces: BTreeMap<String, u64>,
-    pub(super) groups: Groups,
-    /// For each thread of the guest its effective capabilities and whether it can gain others.
-    pub(super) guest_threads: Vec<(String, String)>,
-}
-
-impl Groups {
-    pub(super) fn look(claims: &Claims, guest: i32) -> Self {
-        let read = |(file, _): &(PathBuf, String)| fs::read_to_string(file).unwrap_or_default();
-        Self {
-            values: claims.group_settings.iter().map(read).map(|v| v.trim().into()).collect(),
-            of_guest: fs::read_to_string(format!("/proc/{guest}/cgroup")).unwrap_or_default(),
-        }
-    }
-}
-
-impl Outside {
-    pub(super) fn look(guest: i32, namespaces: &BTreeMap<String, u64>, groups: &Groups) -> Self {
-        let (namespaces, groups) = (namespaces.clone(), groups.clone());
-        Self { namespaces, groups, guest_threads: threads(guest) }
-    }
-}
-
-fn threads(guest: i32) -> Vec<(String, String)> {
-    let threads = fs::read_dir(format!("/proc/{guest}/task")).into_iter().flatten().flatten();
-    let status = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
-    let fields = status.map(|status| {
-        let field = |name: &str| {
-            let value = status.lines().find_map(|line| line.strip_prefix(name));
-            value.unwrap_or_default().trim().to_owned()
-        };
-        (field("CapEff:"), field("NoNewPrivs:"))
-    });
-    fields.collect()
-}
-
-/// The namespaces of this process, by kind.
-pub(super) fn own_namespaces() -> BTreeMap<String, u64> {
-    ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"]
-        .into_iter()
-        .filter_map(|kind| {
-            let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
-            let number = link.to_str()?.split_once(":[")?.1.strip_suffix(']')?.parse().ok()?;
-            Some((kind.to_owned(), number))
-        })
-        .collect()
-}
-
 const NO_CAPABILITIES: &str = "0000000000000000";
 
 /// Holds every claim against what was found.
@@ -166,11 +108,14 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
         Check::equal("interfaces", "lo", inside.interfaces.join(", ")),
         connections(inside),
         writable(claims, inside),
+        namespaces(claims, inside, outside),
+        Check::equal("user id map", &claims.uid_map, &outside.uid_map),
+        Check::equal("group id map", &claims.gid_map, &outside.gid_map),
     ];
     match &claims.kernel {
         Kernel::Host => checks.extend(of_the_hosts_kernel(claims, inside, outside)),
         // What gVisor's kernel says of namespaces, ids and mounts is its own affair: nothing of the
-        // host is behind it. The cage that it runs in is held by the control groups below.
+        // host is behind it. The cage that it runs in is looked at from outside.
         Kernel::Gvisor { .. } => {
             let ours = rustix::system::uname().release().to_string_lossy().into_owned();
             let same = (inside.kernel == ours).then(|| "it is the host's".to_owned());
@@ -212,17 +157,16 @@ fn tool_ids(claims: &Claims, inside: &Probe) -> Check {
 fn of_the_hosts_kernel(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec<Check> {
     let mut checks = vec![
         Check::equal("other capabilities", NO_CAPABILITIES, &inside.other_capabilities),
-        Check::equal("user id map", &claims.uid_map, &inside.uid_map),
-        Check::equal("group id map", &claims.gid_map, &inside.gid_map),
+        Check::equal("user id map inside", &claims.uid_map, &inside.uid_map),
+        Check::equal("group id map inside", &claims.gid_map, &inside.gid_map),
         Check::equal(
             "new user namespaces",
             if claims.nested_sandboxing { "possible, as the job asked" } else { "refused" },
             if inside.nested_sandboxing { "possible, as the job asked" } else { "refused" },
         ),
         Check::equal("routes", "none", or_none(inside.routes.join(", "))),
-        namespaces(inside, outside),
         guest_threads(outside),
-        mounts(&inside.mount_list),
+        mounts(&inside.mount_list, &outside.host.open_proc),
     ];
     if claims.landlock {
         checks.push(Check::equal(
@@ -247,10 +191,18 @@ fn check(subject: &str, claimed: &str, problems: Vec<String>) -> Check {
     Check { subject: subject.into(), claimed: claimed.into(), found, holds }
 }
 
-fn namespaces(inside: &Probe, outside: &Outside) -> Check {
-    let shared = outside.namespaces.iter().filter(|(kind, ours)| {
+/// As they look from outside, and on the host's kernel from inside too.
+fn namespaces(claims: &Claims, inside: &Probe, outside: &Outside) -> Check {
+    let views = [
+        Some(&outside.namespaces).filter(|seen| !seen.is_empty()),
+        Some(&inside.namespaces).filter(|_| claims.kernel == Kernel::Host),
+    ];
+    let views: Vec<_> = views.into_iter().flatten().collect();
+    let shared = outside.host.namespaces.iter().filter(|(kind, ours)| {
         // One that could not be looked at is not known to be another.
-        inside.namespaces.get(*kind).is_none_or(|theirs| theirs == *ours)
+        let is_another =
+            |view: &&BTreeMap<_, u64>| view.get(*kind).is_some_and(|theirs| theirs != *ours);
+        views.is_empty() || !views.iter().all(is_another)
     });
     let problems = shared.map(|(kind, _)| format!("{kind} is the host's")).collect();
     check("namespaces", "all other than the host's", problems)
@@ -286,76 +238,6 @@ fn guest_threads(outside: &Outside) -> Check {
     }
     let claimed = format!("at most capabilities {kept:x}, with no_new_privs");
     check("the guest's threads", &claimed, problems)
-}
-
-/// Nothing of the host is mounted: only what stands in every cage, no set-uid anywhere, and device
-/// files only as single files below /dev.
-fn mounts(mounts: &[MountPoint]) -> Check {
-    let mut problems = Vec::new();
-    for MountPoint { path, kind, flags } in mounts {
-        let has = |flag: &str| flags.split(',').any(|each| each == flag);
-        let furniture = Furniture::at(path);
-        if !furniture.as_ref().is_some_and(|expected| expected.is_of(kind, mounts)) {
-            problems.push(format!("{path} is {kind}"));
-        }
-        let is_device = matches!(furniture, Some(Furniture::Device | Furniture::CoveredFile));
-        let is_in_proc = path.starts_with("/proc/");
-        if !has("nosuid") && !is_device && !is_in_proc {
-            problems.push(format!("{path} allows set-uid programs"));
-        }
-        if !has("nodev") && !path.starts_with("/dev") && !is_in_proc {
-            problems.push(format!("{path} allows device files"));
-        }
-    }
-    let read_only = ["/dev", "/proc/sys"];
-    for path in read_only {
-        let mount = mounts.iter().rev().find(|mount| mount.path == path);
-        if !mount.is_some_and(|mount| mount.flags.split(',').any(|flag| flag == "ro")) {
-            problems.push(format!("{path} is not read-only"));
-        }
-    }
-    check("mounts", "the sandbox's own, without set-uid programs and devices", problems)
-}
-
-/// What is mounted at a place in every cage.
-#[derive(Debug, PartialEq, Eq)]
-enum Furniture {
-    Of(&'static [&'static str]),
-    Device,
-    CoveredFile,
-}
-
-impl Furniture {
-    fn at(path: &str) -> Option<Self> {
-        let below = |folder: &str, names: &[&str]| {
-            path.strip_prefix(folder).is_some_and(|name| names.contains(&name))
-        };
-        match path {
-            "/" => Some(Self::Of(&["overlay"])),
-            // The sandbox's scratch space, which is in memory or on a disk of its own.
-            WORKSPACE | "/tmp" => Some(Self::Of(&["tmpfs", "ext4"])),
-            "/dev" | "/dev/shm" => Some(Self::Of(&["tmpfs"])),
-            "/dev/pts" => Some(Self::Of(&["devpts"])),
-            "/proc" => Some(Self::Of(&["proc"])),
-            _ if below("/dev/", &DEVICES) => Some(Self::Device),
-            _ if below("/proc/", &COVERED_FILES) => Some(Self::CoveredFile),
-            _ if below("/proc/", &COVERED_FOLDERS) => Some(Self::Of(&["tmpfs"])),
-            _ if below("/proc/", &READ_ONLY_FOLDERS) => Some(Self::Of(&["proc"])),
-            _ => None,
-        }
-    }
-
-    fn is_of(&self, kind: &str, mounts: &[MountPoint]) -> bool {
-        match self {
-            Self::Of(kinds) => kinds.contains(&kind),
-            // Of whatever kind the host's /dev is.
-            Self::Device => true,
-            // What lies there is /dev/null.
-            Self::CoveredFile => {
-                mounts.iter().any(|mount| mount.path == "/dev/null" && mount.kind == kind)
-            }
-        }
-    }
 }
 
 fn writable(claims: &Claims, inside: &Probe) -> Check {

@@ -1,7 +1,6 @@
 //! Starts the launcher for one sandbox and reads its answer.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,16 +10,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::guest_binary::GuestBinary;
-use super::record::reap;
+use super::record::{ENDING_TIME, ends_within, reap};
 use super::unrecorded::{PROGRAM, kill_all_of};
 use crate::backend::BackendError;
 
 /// How long building a cage may take. It is milliseconds, unless the image lies on a file system
 /// that does not answer.
 const TIME: Duration = Duration::from_secs(60);
-
-/// How long a process that was killed may take to end.
-const ENDING_TIME: Duration = Duration::from_secs(10);
 
 /// A fresh process of the guest's executable that builds one cage. It gets an order on its standard
 /// input and nothing else of ours: no environment, no descriptors. While it starts, others can work.
@@ -140,15 +136,5 @@ fn take_away(pid: Pid) {
     if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
         ends_within(ENDING_TIME, &pidfd);
         reap(&pidfd);
-    }
-}
-
-fn ends_within(time: Duration, pidfd: &OwnedFd) -> bool {
-    let timeout = time.try_into().ok();
-    loop {
-        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], timeout.as_ref()) {
-            Err(rustix::io::Errno::INTR) => {}
-            ended => return ended.is_ok_and(|count| count > 0),
-        }
     }
 }

@@ -20,7 +20,7 @@ mod unrecorded;
 
 pub use record::images_in_use;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -37,7 +37,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::backend::{
     Backend, BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder, SetUp,
 };
-use attestation::Claims;
+use attestation::{Claims, Host};
 use control_groups::ControlGroups;
 use guest_binary::GuestBinary;
 use held::{HeldNames, Holds};
@@ -67,8 +67,7 @@ struct Shared {
     kernel: Kernel,
     disks: Disks,
     held: Arc<HeldNames>,
-    /// Our own namespaces, which no sandbox may share.
-    own_namespaces: BTreeMap<String, u64>,
+    host: Host,
     /// Cages that are built at once. More would only make all of them wait for the same locks of
     /// the kernel, and the first of many be ready as late as the last.
     builders: Semaphore,
@@ -98,7 +97,7 @@ impl NamespaceBackend {
             kernel,
             disks: Disks::detect(),
             held: Arc::default(),
-            own_namespaces: attestation::own_namespaces(),
+            host: Host::look(),
             builders: Semaphore::new(2 * cores),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -159,11 +158,7 @@ impl Backend for NamespaceBackend {
 
     async fn remove(&self, name: &SandboxName) -> Result<(), BackendError> {
         let (shared, name) = (self.shared.clone(), name.clone());
-        blocking(move || {
-            shared.remove(&name);
-            Ok(())
-        })
-        .await
+        blocking(move || shared.remove(&name).map_err(BackendError::io("end the sandbox"))).await
     }
 
     async fn names(&self) -> Result<HashSet<SandboxName>, BackendError> {
@@ -199,7 +194,7 @@ impl Shared {
         let folder = self.folder.join(order.name.as_str());
         if folder.exists() {
             // An earlier sandbox of this name ended together with whoever would have cleaned up.
-            self.remove(&order.name);
+            self.remove(&order.name).map_err(BackendError::io("end an earlier sandbox"))?;
         }
         private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
         let result = self.with_ids(|ids| self.launch(order, &folder, ids, purpose));
@@ -368,18 +363,26 @@ impl Shared {
     }
 
     fn remove_orphans(&self, names: &HashSet<SandboxName>) -> usize {
-        names.iter().filter(|name| self.held.sweep(name, || self.remove(name))).count()
+        names.iter().filter(|name| self.held.sweep(name, || self.remove_or_warn(name))).count()
     }
 
-    /// Ends a sandbox that nobody holds, if it still runs, and removes what it used.
-    fn remove(&self, name: &SandboxName) {
+    /// Ends a sandbox that nobody holds, if it still runs, and removes what it used. What cannot be
+    /// ended keeps its ids and its traces, so that nobody else gets them and a later sweep finds it.
+    fn remove(&self, name: &SandboxName) -> io::Result<()> {
         if let Some(record) = self.record_of(name) {
-            record.kill_and_wait();
+            record.kill_and_wait()?;
             self.ids.give_back(record.ids);
         } else {
             unrecorded::kill_all_of(name.as_str());
         }
         self.remove_traces(name);
+        Ok(())
+    }
+
+    fn remove_or_warn(&self, name: &SandboxName) {
+        if let Err(error) = self.remove(name) {
+            tracing::warn!(sandbox = %name, %error, "could not end it; the next sweep tries again");
+        }
     }
 }
 

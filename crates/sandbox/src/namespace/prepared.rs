@@ -4,7 +4,7 @@
 //! names; the record in its folder, which takes the job's name, says so.
 
 use std::fs;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -22,6 +22,9 @@ use crate::backend::{BackendError, PreparedSandbox, RunningSandbox, SandboxName,
 
 /// How long a cage may take to become a job's. It is a millisecond.
 const ADOPTION_TIME: Duration = Duration::from_secs(20);
+
+/// What it says then is a few hundred bytes. It comes from inside.
+const LONGEST_LINE: u64 = 64 << 10;
 
 pub(super) struct PreparedCage {
     shared: Arc<Shared>,
@@ -41,7 +44,7 @@ impl PreparedCage {
         match connect(&shared, &made.name) {
             Ok(connection) => Ok(Self { shared, made, record, connection, hold }),
             Err(error) => {
-                shared.remove(&made.name);
+                shared.remove_or_warn(&made.name);
                 Err(BackendError::io("reach a sandbox that was made ahead")(error))
             }
         }
@@ -56,8 +59,8 @@ impl PreparedCage {
         let adopted = shared.adapt(&made, record, &connection, order);
         if adopted.is_err() {
             // Whichever of the two names it has by now.
-            shared.remove(&made.name);
-            shared.remove(&order.name);
+            shared.remove_or_warn(&made.name);
+            shared.remove_or_warn(&order.name);
         }
         // Its processes keep the name that it was made under, and a sweep that listed the sandboxes
         // before may still come for that.
@@ -91,7 +94,7 @@ impl Shared {
         }
         { connection }.write_all(format!("{line}\n").as_bytes()).map_err(failed())?;
         if folder.exists() {
-            self.remove(&order.name);
+            self.remove(&order.name).map_err(failed())?;
         }
         let (set_up, claims) = self.claim(order, &launch_order, made.name.as_str());
         let record = record.adopted(&order.name, answer(connection)?, set_up, claims);
@@ -133,7 +136,7 @@ impl PreparedSandbox for PreparedCage {
 
     async fn discard(self: Box<Self>) {
         let removing = blocking(move || {
-            self.shared.remove(&self.made.name);
+            self.shared.remove_or_warn(&self.made.name);
             Ok(())
         });
         // It cannot fail; what could not be removed was logged.
@@ -151,7 +154,7 @@ fn connect(shared: &Shared, name: &SandboxName) -> io::Result<UnixStream> {
 
 fn answer(connection: &UnixStream) -> Result<Adopted, BackendError> {
     let mut line = String::new();
-    let read = BufReader::new(connection).read_line(&mut line);
+    let read = BufReader::new(connection.take(LONGEST_LINE)).read_line(&mut line);
     read.map_err(BackendError::io("hear from a sandbox that was made ahead"))?;
     if let Ok(adopted) = serde_json::from_str(&line) {
         return Ok(adopted);

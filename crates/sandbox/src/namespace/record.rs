@@ -1,6 +1,6 @@
 //! What is written down about a running sandbox, so that a later process of ours finds it again.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,6 +30,10 @@ pub(super) struct Record {
     /// When the process started, in the kernel's ticks: with the id it names one process for good.
     start_time: u64,
     pub(super) ids: IdMapping,
+    /// The namespaces of that process, as the launcher saw them from outside. Older records do not
+    /// have them.
+    #[serde(default)]
+    pub(super) namespaces: BTreeMap<String, u64>,
     /// The folders of its control groups. Older records do not have them.
     #[serde(default)]
     pub(super) groups: Vec<PathBuf>,
@@ -78,6 +82,7 @@ impl Record {
             pid: launched.pid,
             start_time,
             ids,
+            namespaces: launched.namespaces,
             groups,
             enforced: launched.enforced.into_iter().chain(set_up.enforced).collect(),
             missing: launched.missing.into_iter().chain(set_up.missing).collect(),
@@ -136,13 +141,28 @@ impl Record {
         (start_time(self.pid) == Some(self.start_time)).then_some(pidfd)
     }
 
-    /// Ends the guest, and with it all processes of the sandbox, and waits until they are gone.
-    pub(super) fn kill_and_wait(&self) {
-        let Some(pidfd) = self.pidfd_or_corpse() else { return };
+    /// Ends the guest, and with it all processes of the sandbox, and waits until they are gone. One
+    /// that waits in the kernel for what does not answer is not; whatever is its own stays so.
+    pub(super) fn kill_and_wait(&self) -> io::Result<()> {
+        let Some(pidfd) = self.pidfd_or_corpse() else { return Ok(()) };
         let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-        let timeout = Duration::from_secs(10).try_into().ok();
-        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref());
+        let is_gone = ends_within(ENDING_TIME, &pidfd);
         reap(&pidfd);
+        let why = || format!("the kernel has not ended it within {} s", ENDING_TIME.as_secs());
+        if is_gone { Ok(()) } else { Err(io::Error::other(why())) }
+    }
+}
+
+/// How long a process that was killed may take to end.
+pub(super) const ENDING_TIME: Duration = Duration::from_secs(10);
+
+pub(super) fn ends_within(time: Duration, pidfd: &OwnedFd) -> bool {
+    let timeout = time.try_into().ok();
+    loop {
+        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            ended => return ended.is_ok_and(|count| count > 0),
+        }
     }
 }
 
@@ -172,7 +192,7 @@ mod tests {
     #[test]
     fn a_process_is_known_by_id_and_start() {
         let pid = std::process::id() as i32;
-        let launched = Launched { pid, enforced: vec![], missing: vec![] };
+        let launched = Launched { pid, ..Launched::default() };
         let name = SandboxName::throwaway();
         let record = Record::new(name, launched, IdMapping::Single, vec![], SetUp::default(), None);
         assert!(record.is_alive());
@@ -189,7 +209,7 @@ mod tests {
             place
         };
         let record = |pid| {
-            let launched = Launched { pid, enforced: vec![], missing: vec![] };
+            let launched = Launched { pid, ..Launched::default() };
             let (name, ids) = (SandboxName::throwaway(), IdMapping::Single);
             Record::new(name, launched, ids, vec![], SetUp::default(), None)
         };

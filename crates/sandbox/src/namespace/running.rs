@@ -52,11 +52,13 @@ impl NamespaceSandbox {
                 Ok(Box::new(Self { shared, record, name, pidfd, groups, _holds: holds }))
             }
             (pidfd, _) => {
-                record.kill_and_wait();
-                if let Some(name) = SandboxName::parse(&record.name) {
-                    shared.remove_traces(&name);
+                // If it cannot be ended, a later sweep finds and removes it.
+                if record.kill_and_wait().is_ok() {
+                    if let Some(name) = SandboxName::parse(&record.name) {
+                        shared.remove_traces(&name);
+                    }
+                    shared.ids.give_back(record.ids);
                 }
-                shared.ids.give_back(record.ids);
                 let source = pidfd.err().unwrap_or_else(gone);
                 Err(BackendError::Io { action: "hold on to the sandbox".into(), source })
             }
@@ -111,7 +113,7 @@ impl RunningSandbox for NamespaceSandbox {
         let (Some(claims), Some(groups)) = (&self.record.claims, &self.groups) else {
             return Vec::new();
         };
-        let outside = Outside::look(self.record.pid, &self.shared.own_namespaces, groups);
+        let outside = Outside::look(&self.record, &self.shared.host, groups);
         attestation::examine(claims, inside, &outside)
     }
 

@@ -80,7 +80,7 @@ async fn a_sweep_reserves_the_ids_of_what_is_kept() {
     let ids = backend.shared.ids.take().unwrap();
     backend.shared.ids.give_back(ids);
     let name = SandboxName::throwaway();
-    let launched = Launched { pid: std::process::id() as i32, enforced: vec![], missing: vec![] };
+    let launched = Launched { pid: std::process::id() as i32, ..Launched::default() };
     let record = Record::new(name.clone(), launched, ids, vec![], SetUp::default(), None);
     let kept = backend.shared.folder.join(name.as_str());
     private_folder(&kept).unwrap();
@@ -98,7 +98,7 @@ fn groups_are_removed_from_where_they_were_made() {
     let elsewhere = folder.path().join("another-scope");
     fs::create_dir(&elsewhere).unwrap();
     let name = SandboxName::throwaway();
-    let launched = Launched { pid: i32::MAX, enforced: vec![], missing: vec![] };
+    let launched = Launched { pid: i32::MAX, ..Launched::default() };
     let groups = vec![elsewhere.clone()];
     let record = Record::new(
         name.clone(),
@@ -112,6 +112,6 @@ fn groups_are_removed_from_where_they_were_made() {
     private_folder(&kept).unwrap();
     record.write(&kept).unwrap();
     assert_eq!(Record::read(&kept).unwrap().groups, groups);
-    backend.shared.remove(&name);
+    backend.shared.remove(&name).unwrap();
     assert!(!elsewhere.exists() && !kept.exists());
 }

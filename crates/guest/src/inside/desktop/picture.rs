@@ -224,7 +224,7 @@ mod tests {
             (area(2560, 1600), Some(5000), true, (1356, 847)),
             // A high window is narrower than anything that limits widths would touch.
             (area(900, 1600), None, true, (804, 1429)),
-            (area(900, 1600), Some(850), true, (804, 1430)),
+            (area(900, 1600), Some(850), true, (804, 1429)),
             (area(2000, 1), Some(1), false, (1, 1)),
             (area(20, 10), Some(0), false, (20, 10)),
         ] {

@@ -105,7 +105,7 @@ async fn a_host_that_is_called_a_hop_is_still_named() {
     let place = format!("api.example:{}", here.port());
     let trusted = setting.authority.certificate();
     let stream = client(&setting.egress, &place, "api.example", trusted).await.unwrap();
-    let request = format!("GET /v1/x HTTP/1.1\r\nHost: {place}\r\nConnection: host\r\n\r\n");
+    let request = format!("GET /v1/x HTTP/1.1\r\nHost: {place}\r\nConnection: host, close\r\n\r\n");
     let answer = exchange(stream, request.as_bytes()).await;
     assert!(answer.ends_with("hi"), "{answer}");
     assert!(text(&got).contains(&format!("host: {place}\r\n")), "{}", text(&got));

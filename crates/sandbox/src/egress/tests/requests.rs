@@ -7,7 +7,7 @@ use std::time::Duration;
 use bellglass_protocol::network::{HostRule, NetworkPolicy, Verdict};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::super::{EgressSettings, UpstreamProxy};
+use super::super::{DirectHosts, Egress, EgressSettings, Upstream, UpstreamProxy};
 use super::support::{
     Names, accept, connect, exchange, listen, open_proxy, read_head, remember, text, tunnel,
 };
@@ -80,17 +80,23 @@ async fn no_private_address_is_reached_by_any_name() {
 async fn a_proxy_of_the_host_is_not_asked_for_addresses_in_disguise() {
     let (listener, here) = listen().await;
     let asked = remember(listener, None);
-    let (egress, _) = open_proxy(Names::default());
-    let upstream =
-        UpstreamProxy { host: here.ip().to_string(), port: here.port(), credentials: None };
-    egress.set_settings(Arc::new(EgressSettings {
-        upstream: Some(upstream),
-        ..EgressSettings::default()
-    }));
+    // Names that are known here are judged here, and others are the proxy's to know.
+    let names = Names::default()
+        .with("intranet.example", &[address("10.0.0.1:443")])
+        .with("known.example", &[address("198.51.99.1:443")]);
+    let (egress, log) = open_proxy(names);
+    go_through(&egress, here, "");
     let egress = Arc::new(egress);
-    for name in
-        ["2130706433", "0x7f000001", "0x7f.1", "127.1", "localhost", "a.localhost.", "127.0.0.1"]
-    {
+    for name in [
+        "intranet.example",
+        "2130706433",
+        "0x7f000001",
+        "0x7f.1",
+        "127.1",
+        "localhost",
+        "a.localhost.",
+        "127.0.0.1",
+    ] {
         let ask = format!("CONNECT {name}:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let answer = exchange(connect(&egress), ask.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{name}: {answer}");
@@ -108,7 +114,70 @@ async fn a_proxy_of_the_host_is_not_asked_for_addresses_in_disguise() {
     assert_eq!(answer[..4], [5, 0, 5, 5]);
     assert_eq!(text(&asked), "");
     tunnel(&egress, "public.example:443").await;
-    assert!(text(&asked).starts_with("CONNECT public.example:443 HTTP/1.1\r\n"));
+    tunnel(&egress, "known.example:443").await;
+    let asked = text(&asked);
+    assert!(asked.starts_with("CONNECT public.example:443 HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.contains("CONNECT known.example:443 HTTP/1.1\r\n"), "{asked}");
+    let intranet = ("intranet.example".to_owned(), Verdict::RefusedPrivateAddress);
+    assert_eq!(log.verdicts()[0], intranet);
+}
+
+/// Has a sandbox's way out go through a proxy of the host's, but for these hosts.
+fn go_through(egress: &Egress, proxy: SocketAddr, direct: &str) {
+    let proxy = UpstreamProxy {
+        host: proxy.ip().to_string(),
+        port: proxy.port(),
+        credentials: Some("ada:word".into()),
+    };
+    let upstream = Upstream {
+        http: Some(proxy.clone()),
+        https: Some(proxy),
+        direct: DirectHosts::parse(direct),
+    };
+    let private_exceptions = egress.settings().private_exceptions.clone();
+    let settings = EgressSettings { upstream, private_exceptions, ..EgressSettings::default() };
+    egress.set_settings(Arc::new(settings));
+}
+
+/// Many proxies give tunnels to port 443 alone, so plain requests are sent to them whole.
+#[tokio::test]
+async fn a_proxy_of_the_host_gets_plain_requests_whole() {
+    let (listener, here) = listen().await;
+    let asked = remember(listener, None);
+    let (egress, _) = open_proxy(Names::default());
+    go_through(&egress, here, "");
+    let egress = Arc::new(egress);
+    let ask = "GET http://a.example:8080/x?y HTTP/1.1\r\nHost: b.example\r\n\
+               Proxy-Authorization: Basic ZXZpbA==\r\nConnection: close\r\n\r\n";
+    let answer = exchange(connect(&egress), ask.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hi"), "{answer}");
+    let asked = text(&asked);
+    assert!(asked.starts_with("GET http://a.example:8080/x?y HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.contains("host: a.example:8080\r\n"), "{asked}");
+    assert!(asked.contains("proxy-authorization: Basic YWRhOndvcmQ=\r\n"), "{asked}");
+    assert!(!asked.contains("b.example") && !asked.contains("ZXZpbA=="), "{asked}");
+}
+
+/// The list says which way is taken, and not what may be reached.
+#[tokio::test]
+async fn hosts_that_need_no_proxy_are_reached_directly_and_judged_all_the_same() {
+    let (proxy, proxy_place) = listen().await;
+    let asked = remember(proxy, None);
+    let (server, here) = listen().await;
+    let got = remember(server, None);
+    let private = SocketAddr::new([127, 0, 0, 1].into(), here.port());
+    let names =
+        Names::default().with("a.mirror.example", &[here]).with("b.mirror.example", &[private]);
+    let (egress, _) = open_proxy(names);
+    go_through(&egress, proxy_place, ".mirror.example");
+    let egress = Arc::new(egress);
+    let ask = b"GET http://a.mirror.example/x HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let answer = exchange(connect(&egress), ask).await;
+    assert!(answer.ends_with("hi"), "{answer}");
+    assert!(text(&got).starts_with("GET /x HTTP/1.1\r\n") && !text(&got).contains("proxy-"));
+    let ask = b"GET http://b.mirror.example/x HTTP/1.1\r\nConnection: close\r\n\r\n";
+    assert!(exchange(connect(&egress), ask).await.starts_with("HTTP/1.1 403"));
+    assert_eq!(text(&asked), "");
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! Nothing that is less than it is claimed to be passes.
 
+use bellglass_protocol::report::MountPoint;
+
+use super::outside::own_namespaces;
 use super::*;
 
 fn claims() -> Claims {
@@ -63,7 +66,13 @@ fn sealed() -> (Probe, Outside) {
         ]),
     };
     let outside = Outside {
-        namespaces: BTreeMap::from([("net".into(), 1), ("user".into(), 2)]),
+        host: Host {
+            namespaces: BTreeMap::from([("net".into(), 1), ("user".into(), 2)]),
+            open_proc: vec!["keys", "sys"],
+        },
+        namespaces: BTreeMap::from([("net".into(), 11), ("user".into(), 12)]),
+        uid_map: "0 500000 65536".into(),
+        gid_map: "0 500000 65536".into(),
         groups: Groups {
             values: vec!["8192".into()],
             of_guest: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
@@ -93,12 +102,14 @@ fn a_sealed_sandbox_passes() {
 #[test]
 fn each_fault_is_found() {
     type Worsen = fn(&mut Probe, &mut Outside);
-    let faults: [(&str, Worsen); 35] = [
+    let faults: [(&str, Worsen); 42] = [
         ("host name", |probe, _| probe.hostname = "host".into()),
         ("ids of tools", |probe, _| probe.tool_ids = "0 0 0 0 / 0 0 0 0 /".into()),
         ("ids of tools", |probe, _| probe.tool_ids.push_str(" 27")),
-        ("user id map", |probe, _| probe.uid_map = "0 0 4294967295".into()),
-        ("group id map", |probe, _| probe.gid_map.clear()),
+        ("user id map", |_, host| host.uid_map = "0 0 4294967295".into()),
+        ("group id map", |_, host| host.gid_map.clear()),
+        ("user id map inside", |probe, _| probe.uid_map = "0 0 4294967295".into()),
+        ("group id map inside", |probe, _| probe.gid_map.clear()),
         ("effective capabilities", |probe, _| probe.capabilities = "000001ffffffffff".into()),
         ("effective capabilities", |probe, _| probe.capabilities.clear()),
         ("other capabilities", |probe, _| probe.other_capabilities = "0000000000000001".into()),
@@ -115,6 +126,12 @@ fn each_fault_is_found() {
         ("namespaces", |probe, _| {
             probe.namespaces.remove("user");
         }),
+        ("namespaces", |_, host| {
+            host.namespaces.insert("user".into(), 2);
+        }),
+        ("namespaces", |_, host| {
+            host.namespaces.remove("net");
+        }),
         ("addresses outside", |probe, _| {
             probe.connections.insert("169.254.169.254".into(), "reachable".into());
         }),
@@ -123,6 +140,9 @@ fn each_fault_is_found() {
         ("mounts", |probe, _| probe.mount_list.push(mount("/host", "ext4", "rw,nosuid,nodev"))),
         ("mounts", |probe, _| probe.mount_list.push(mount("/run", "tmpfs", "rw,nosuid,nodev"))),
         ("mounts", |probe, _| probe.mount_list[7].kind = "ext4".into()),
+        ("mounts", |probe, _| drop(probe.mount_list.pop())),
+        ("mounts", |_, host| host.host.open_proc.push("sysrq-trigger")),
+        ("mounts", |_, host| host.host.open_proc.push("acpi")),
         ("mounts", |probe, _| probe.mount_list[5].path = "/proc/1".into()),
         ("the guest's threads", |_, host| {
             host.guest_threads.push(("000001ffffffffff".into(), "1".into()));
@@ -174,6 +194,8 @@ fn a_probe_that_says_nothing_passes_nothing() {
     // These need no word from inside, or say that nothing bad was found.
     let expected = [
         "writable",
+        "user id map",
+        "group id map",
         "new user namespaces",
         "routes",
         "the guest's threads",
