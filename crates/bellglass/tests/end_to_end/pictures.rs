@@ -156,11 +156,13 @@ async fn a_large_window_is_shown_in_a_size_that_models_are_shown_as_it_is() {
         .await;
     hands.still().await;
     let window: u32 = hands.shell("cat window").await.trim().parse().unwrap();
-    let geometry = hands.shell("xdotool getwindowgeometry --shell $(cat window)").await;
+    // xdotool would count the frame that the window manager gives it twice.
+    let geometry = hands.shell("xwininfo -id $(cat window)").await;
     let of_window = |name: &str| -> u32 {
-        geometry.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+        let line = geometry.lines().find_map(|line| line.trim().strip_prefix(name));
+        line.unwrap().trim().parse().unwrap()
     };
-    let (width, height) = (of_window("WIDTH="), of_window("HEIGHT="));
+    let (width, height) = (of_window("Width:"), of_window("Height:"));
     let fitting = bellglass_protocol::picture::fitting(width, height);
     assert!(fitting.0 < width, "the window must be too large: {geometry}");
     for (tool, call) in [
@@ -182,8 +184,16 @@ async fn a_large_window_is_shown_in_a_size_that_models_are_shown_as_it_is() {
     let on_screen = |origin: &str, at: f64, whole: u32, shown: u32| {
         f64::from(of_window(origin)) + (at + 0.5) * f64::from(whole) / f64::from(shown)
     };
-    assert!((coordinate("X=") - on_screen("X=", 700.0, width, fitting.0)).abs() <= 1.0, "{place}");
-    assert!((coordinate("Y=") - on_screen("Y=", 300.0, height, fitting.1)).abs() <= 1.0, "{place}");
+    assert!(
+        (coordinate("X=") - on_screen("Absolute upper-left X:", 700.0, width, fitting.0)).abs()
+            <= 1.0,
+        "{place}"
+    );
+    assert!(
+        (coordinate("Y=") - on_screen("Absolute upper-left Y:", 300.0, height, fitting.1)).abs()
+            <= 1.0,
+        "{place}"
+    );
     // A person who takes one gets it whole.
     let job = hands.end().await;
     assert_eq!(job["status"], "completed");

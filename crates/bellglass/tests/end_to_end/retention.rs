@@ -6,14 +6,6 @@ use serde_json::{Value, json};
 
 use crate::support::{Options, TestServer, shell, step, text, wait_for_go};
 
-/// Everything that has ended is old.
-const AT_ONCE: Options = Options {
-    slots: None,
-    config: "[worker]\nkeep_days = 0\n",
-    environment: Vec::new(),
-    user: None,
-};
-
 /// A server looks for old jobs when it starts.
 async fn until_forgotten(server: &TestServer, job: &str) {
     let began = Instant::now();

@@ -269,6 +269,7 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
 /// for them. It can be read. Programs that keep secrets, such as ssh-agent, set it to zero and give up if
 /// they cannot; they are left to believe it, since there is no core dump either way.
 fn ignored_by_argument() -> [(i64, Vec<Rule>); 2] {
+    #[allow(clippy::unnecessary_cast, reason = "musl has a signed number here")]
     let core_dumps = |argument| Condition::Is { argument, value: libc::RLIMIT_CORE as u32 };
     let new_limits = 2;
     [

@@ -167,7 +167,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         store.make_known(&folder).unwrap();
         store.make_known(&folder).unwrap();
-        assert_eq!(store.known_folders(), [folder.clone()]);
+        assert_eq!(store.known_folders(), std::slice::from_ref(&folder));
         fs::remove_dir(&folder).unwrap();
         assert!(store.known_folders().is_empty());
         assert_eq!(fs::read_dir(store.directory().join(USERS)).unwrap().count(), 0);
