@@ -72,11 +72,15 @@ def compiled(code, *flags):
 def become_root():
     """Root of a user namespace of its own, with a network of its own, where the job may make one."""
     user, group = os.getuid(), os.getgid()
-    call("unshare", 0x10000000 | 0x40000000)
-    for name, text in [("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")]:
-        # Nothing there may be cut off, also if it has nothing in it.
-        with open(f"/proc/self/{name}", "r+") as file:
-            file.write(text)
+    try:
+        call("unshare", 0x10000000 | 0x40000000)
+        for name, text in [("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")]:
+            # Nothing there may be cut off, also if it has nothing in it.
+            with open(f"/proc/self/{name}", "r+") as file:
+                file.write(text)
+    except OSError as error:
+        # It must not be taken for the end of the way out that was to be tried as root.
+        raise RuntimeError("could not become root") from error
     capabilities = re.search("CapEff:\t(.*)", pathlib.Path("/proc/self/status").read_text())[1]
     assert os.getuid() == 0 and int(capabilities, 16) >> 21 & 1, "CAP_SYS_ADMIN"
 
