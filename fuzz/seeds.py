@@ -101,6 +101,7 @@ WIRES = {
 REQUESTS = {
     "connect": b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n",
     "plain": b"GET http://example.com/a?b HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, x\r\n\r\n",
+    "query": b"POST http://example.com? HTTP/1.0\r\nHost: x\r\n\r\n",
     "user": b"GET http://example.com@other:81/ HTTP/1.1\r\nHost: x\r\n\r\n",
     "six": b"CONNECT [::ffff:127.0.0.1]:80 HTTP/1.1\r\nHost: x\r\n\r\n",
     "chunked": b"POST http://example.com/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",

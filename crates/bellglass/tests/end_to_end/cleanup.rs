@@ -91,21 +91,33 @@ async fn five_hundred_jobs_at_once_leave_nothing_behind() {
     // Of 20 kB a job, 250 jobs would leave 5 MB.
     const MOST_GROWTH: u64 = 4 << 20;
     const MOST_OF_SQLITE: u64 = 64 << 20;
+    const MOST_ROUNDS: usize = 4;
     let server = server();
     let mounts = host::our_mounts(server.pid());
 
     let jobs = run_at_once(&server, MANY).await;
     assert_eq!(jobs.len(), MANY);
     assert_nothing_is_left(&server, &jobs);
-    let ((before, _), open) = (memory(server.pid()), descriptors(server.pid()));
+    let open = descriptors(server.pid());
+    let (mut before, mut sqlite) = memory(server.pid());
 
-    let jobs = run_at_once(&server, MORE).await;
-    assert_nothing_is_left(&server, &jobs);
+    // An allocator may take some more pages for good in any round; what leaks leaks in every one.
+    let mut growth = Vec::new();
+    for _ in 0..MOST_ROUNDS {
+        let jobs = run_at_once(&server, MORE).await;
+        assert_nothing_is_left(&server, &jobs);
+        let after;
+        (after, sqlite) = memory(server.pid());
+        growth.push(after.saturating_sub(before));
+        println!("{before} bytes became {after} by {MORE} more jobs, SQLite's are {sqlite}");
+        if after < before + MOST_GROWTH {
+            break;
+        }
+        before = after;
+    }
     assert_eq!(host::our_mounts(server.pid()), mounts);
     let open_now = descriptors(server.pid());
     assert!(open_now.len() <= open.len() + 4, "{open:#?}\nbecame\n{open_now:#?}");
-    let (after, sqlite) = memory(server.pid());
-    println!("memory after {MANY} jobs {before}, after {MORE} more {after}, SQLite's {sqlite}");
-    assert!(after < before + MOST_GROWTH, "{before} bytes became {after}");
+    assert!(growth.iter().any(|bytes| *bytes < MOST_GROWTH), "it grew each time: {growth:?}");
     assert!(sqlite < MOST_OF_SQLITE, "SQLite holds {sqlite} bytes");
 }

@@ -54,13 +54,14 @@ pub(super) fn readdress<B>(
         format!("{host}:{port}")
     };
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    // A query may follow on the host at once, and alone it is no address.
+    let root = if path.starts_with('/') { "" } else { "/" };
     let address = match proxy {
-        Some(_) => format!("http://{name}{path}"),
-        None => path.to_owned(),
+        Some(_) => format!("http://{name}{root}{path}"),
+        None => format!("{root}{path}"),
     };
-    if let Ok(address) = address.parse::<Uri>() {
-        *request.uri_mut() = address;
-    }
+    // Never the client's own: that one was not written by us.
+    *request.uri_mut() = address.parse().unwrap_or_else(|_| Uri::from_static("/"));
     let headers = request.headers_mut();
     remove_hop_by_hop(headers);
     if let Ok(value) = HeaderValue::from_str(&name) {
@@ -143,6 +144,20 @@ pub(super) fn check<B>(request: &Request<B>, host: &str, port: u16) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_written_anew_whatever_follows_on_the_host() {
+        let proxy = UpstreamProxy { host: "proxy.example".into(), port: 3128, credentials: None };
+        for (asked, passed) in [("", "/"), ("?", "/?"), ("?a=b", "/?a=b"), ("/x?y", "/x?y")] {
+            let request = || Request::get(format!("http://example.com{asked}")).body(()).unwrap();
+            let mut direct = request();
+            readdress(&mut direct, "example.com", 80, None);
+            assert_eq!(direct.uri(), passed, "{asked}");
+            let mut through = request();
+            readdress(&mut through, "example.com", 80, Some(&proxy));
+            assert_eq!(through.uri(), format!("http://example.com{passed}").as_str(), "{asked}");
+        }
+    }
 
     #[test]
     fn only_requests_for_the_judged_host_pass() {
