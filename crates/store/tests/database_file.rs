@@ -91,7 +91,8 @@ async fn a_newer_schema_is_refused() {
     .await;
     for opened in [SqliteStore::open(&path).await, SqliteStore::open_read_only(&path).await] {
         let error = opened.unwrap_err();
-        assert!(matches!(error, StoreError::NewerSchema { found: 999, known: 5, .. }), "{error}");
+        let StoreError::NewerSchema { found, known, .. } = error else { panic!("{error}") };
+        assert!(found == 999 && (1..999).contains(&known), "{found}, {known}");
     }
     meddle(&path, "DELETE FROM _sqlx_migrations").await;
     let older = SqliteStore::open_read_only(&path).await.unwrap_err();
