@@ -1,4 +1,4 @@
-"""Writes a small seed corpus for each fuzz target: what well-behaved peers say, and a little beside it."""
+"""Writes a small seed corpus for a fuzz target into a folder: what well-behaved peers say, and a little beside it."""
 
 import json
 import pathlib
@@ -6,7 +6,6 @@ import struct
 import sys
 import zlib
 
-FOLDER = pathlib.Path(__file__).parent / "corpus"
 MESSAGE, STDOUT, STDERR, DATA = range(4)
 
 
@@ -102,6 +101,7 @@ REQUESTS = {
     "connect": b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n",
     "plain": b"GET http://example.com/a?b HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, x\r\n\r\n",
     "query": b"POST http://example.com? HTTP/1.0\r\nHost: x\r\n\r\n",
+    "bracket": b"GET exa[mple:12].70:8 HTTP/1.1\r\nHost: x\r\n\r\n",
     "user": b"GET http://example.com@other:81/ HTTP/1.1\r\nHost: x\r\n\r\n",
     "six": b"CONNECT [::ffff:127.0.0.1]:80 HTTP/1.1\r\nHost: x\r\n\r\n",
     "chunked": b"POST http://example.com/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
@@ -168,8 +168,7 @@ CORPORA = {
     "rfb": DESKTOPS,
 }
 
-for target in sys.argv[1:] or CORPORA:
-    folder = FOLDER / target
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in CORPORA[target].items():
-        (folder / name).write_bytes(text)
+target, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+folder.mkdir(parents=True, exist_ok=True)
+for name, text in CORPORA[target].items():
+    (folder / name).write_bytes(text)

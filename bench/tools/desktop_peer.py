@@ -40,7 +40,7 @@ def start(number: str, size: str, configuration: str) -> dict:
 
         def run(*command: str) -> None:
             process = subprocess.Popen(command, env=os.environ | {"DISPLAY": name}, **quiet)
-            endings.callback(lambda: (process.terminate(), process.wait()))
+            endings.callback(end, process)
 
         began = time.perf_counter()
         run("Xvfb", name, "-screen", "0", f"{size}x24", "-nolisten", "tcp", "-ac", "-noreset")
@@ -61,6 +61,16 @@ def start(number: str, size: str, configuration: str) -> dict:
 
         until(is_there, "x11vnc or the window manager")
     return {"greeting": (greeting - began) * 1000, "ready": (ready - began) * 1000}
+
+
+def end(process: subprocess.Popen) -> None:
+    """x11vnc tidies up inside its signal handler, where it may wait for a lock that it holds itself."""
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def bring_up_loopback() -> None:

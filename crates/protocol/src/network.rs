@@ -64,12 +64,10 @@ impl HostRule {
         if host.is_empty() || host.len() > 253 {
             return Err(bad("the name is empty or too long"));
         }
-        let is_address = host.parse::<IpAddr>().is_ok();
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-        if !is_address && (!host.chars().all(fits) || host.contains("..") || host.starts_with('.'))
-        {
+        if !is_host(&host) {
             return Err(bad("only letters, digits, `-`, `_` and `.` make up a name"));
         }
+        let is_address = host.parse::<IpAddr>().is_ok();
         if below && is_address {
             return Err(bad("nothing is below an address"));
         }
@@ -97,6 +95,22 @@ impl fmt::Display for HostRule {
             None => write!(f, "{star}{}", self.host),
         }
     }
+}
+
+/// Whether a text is the name or the address of a host, and so cannot be read as anything more where it
+/// stands in an address or in a line of a request. An IPv6 address may stand in brackets.
+pub fn is_host(text: &str) -> bool {
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if let Some(address) = bracketed {
+        return address.parse::<Ipv6Addr>().is_ok();
+    }
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let is_name = !text.is_empty()
+        && text.len() <= 255
+        && text.bytes().all(fits)
+        && !text.contains("..")
+        && !text.starts_with('.');
+    is_name || text.parse::<IpAddr>().is_ok()
 }
 
 /// One spelling for a name, however it was written.
@@ -259,6 +273,20 @@ impl<'de> Deserialize<'de> for NetworkPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_are_told_from_what_only_looks_like_one() {
+        for good in ["a", "A-b_c.example.", "1.2.3.4", "::1", "[::1]", "xn--bcher-kva.example"] {
+            assert!(is_host(good), "{good}");
+        }
+        let long = "a".repeat(256);
+        for bad in [
+            "", ".a", "a..b", "a b", "a\r\nb", "a:1", "a[b", "[a]", "[::1", "a@b", "a;b",
+            "b\u{fc}", &long,
+        ] {
+            assert!(!is_host(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn rules_match_names_and_ports() {

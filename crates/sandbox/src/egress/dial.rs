@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bellglass_protocol::network::{Connection, Verdict, is_public};
+use bellglass_protocol::network::{Connection, Verdict, is_host, is_public};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -147,6 +147,10 @@ async fn try_dial(
     port: u16,
     purpose: Purpose,
 ) -> Result<(TcpStream, Option<UpstreamProxy>), Verdict> {
+    // From a SOCKS client it may be any bytes, and it will stand in a line for a proxy and in a question.
+    if !is_host(host) {
+        return Err(Verdict::NotResolved);
+    }
     let bare = bare(host);
     if !egress.allows_or_asks(bare, port).await {
         return Err(Verdict::RefusedByPolicy);

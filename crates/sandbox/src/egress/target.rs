@@ -1,5 +1,6 @@
 //! Which host a request for a proxy is for, read from its address.
 
+use bellglass_protocol::network::is_host;
 use hyper::Uri;
 
 /// The host and port of an address.
@@ -8,7 +9,7 @@ pub(crate) fn target(uri: &Uri, default_port: Option<u16>) -> Option<(String, u1
     let port = authority.port_u16().or(default_port).filter(|port| *port > 0)?;
     // A user name in the address is nobody's business here.
     let host = authority.host();
-    (!host.is_empty() && host.len() <= 255).then(|| (host.to_owned(), port))
+    is_host(host).then(|| (host.to_owned(), port))
 }
 
 #[cfg(test)]
@@ -24,6 +25,9 @@ mod tests {
             ("[::1]:443", None, Some(("[::1]", 443))),
             ("example.com:0", None, None),
             ("/path", Some(80), None),
+            // A parser that lets these through reads them differently the next time.
+            ("exa[mple:12].70:8", Some(80), None),
+            ("http://a;b/", Some(80), None),
         ] {
             let found = target(&uri.parse().unwrap(), default_port);
             let expected = expected.map(|(host, port)| (host.to_owned(), port));
