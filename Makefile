@@ -9,6 +9,7 @@ user := $(shell id -u)
 # others instead of seeming to pass; `make test` leaves them out there and says so.
 needs_root := binary(end_to_end) & test(/^plain_user::/) \
 	| binary(end_to_end) & test(/^cancelling::a_running_job_ends_with_all_its_processes/) \
+	| binary(end_to_end) & test(/^full_disk::/) \
 	| binary(end_to_end) & test(/^crash::(a_job_whose_sandbox_dies_alone|nothing_of_a_job_outlives_it)/) \
 	| binary(end_to_end) & test(/^limits::a_(disk_that_the_host_has_not|fork_bomb|large_disk)/) \
 	| binary(end_to_end) & test(/^(run_ends::what_a_killed_run_leaves|secrecy::two_jobs_know_nothing)/) \
@@ -70,9 +71,11 @@ test-api: ## Hold the server against its OpenAPI document for longer (EXAMPLES=5
 # Apart from `make test`: it fetches 200 MB of packages anew each time, and a model that thinks on two cores
 # takes a minute or more. What the wires must do is in `make test` with the scripted model.
 test-local-model: build image ## Try the wires against a small real model on loopback
+	@scripts/setup.sh test
 	BELLGLASS=$(binary) scripts/local-model.sh
 
 test-mcp: build image ## Run MCP's own conformance suite against a sandbox and our client
+	@scripts/setup.sh test
 	BELLGLASS=$(binary) scripts/mcp-conformance.sh
 
 lint: ## Format, lints and licences only
@@ -107,8 +110,9 @@ pictures: ## Take the README's pictures of the page anew
 	@scripts/page.sh build
 	$(CARGO) build --workspace --locked
 	target/debug/bellglass image build
+	target/debug/bellglass image build desktop
 	scripts/page.sh pictures
 
 clean: ## Remove what was built here; images and jobs stay
 	$(CARGO) clean
-	rm -rf demo-output fuzz/target fuzz/corpus web/dist/page web/dist/made-of web/node_modules web/test-results
+	rm -rf demo-output fuzz/target fuzz/corpus web/dist/page web/dist/viewer web/dist/made-of web/src/api/schema.d.ts web/node_modules web/test-results

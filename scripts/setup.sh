@@ -70,16 +70,18 @@ bench)
 *) fail "unknown purpose '$purpose'; it is one of: build, test, demo, bench" ;;
 esac
 
-# The page is tested in the system's own browser, the store on a real PostgreSQL. A machine that has none
-# gets its programs, but no server that runs by itself.
-if [ "$purpose" = test ]; then
+# The store is tested and measured on a real PostgreSQL. A machine that has none gets its programs, but no server
+# that runs by itself.
+if [ "$purpose" = test ] || [ "$purpose" = bench ]; then
     if ! has initdb && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
         missing+=(postgresql)
         as_root mkdir -p /etc/postgresql-common/createcluster.d
         printf 'create_main_cluster = false\n' |
             as_root tee /etc/postgresql-common/createcluster.d/bellglass.conf >/dev/null
     fi
-    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+fi
+# The page is tested in the system's own browser.
+if [ "$purpose" = test ]; then
     has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
 fi
 

@@ -11,7 +11,6 @@ use bellglass_protocol::tool::ToolCall;
 use jiff::Timestamp;
 
 use crate::context::Context;
-use crate::context::compaction::Draft;
 use crate::history::{self, Reading, Search};
 use crate::memory;
 use crate::mind::{Effect, Lookup, Mind};
@@ -120,11 +119,27 @@ pub async fn drive<W: World>(
                 ask(&request, models, &mut at, heard, world).await?;
             }
             Effect::Compact { draft, request } => {
+                let summary = match request {
+                    Some(request) => summarise(&request, models, &mut at, world).await?,
+                    None => Summarised::Without,
+                };
+                let summary = match summary {
+                    Summarised::Later => continue,
+                    Summarised::Without => None,
+                    Summarised::By(summary) => Some(summary),
+                };
                 if let Some(context) = mind.snapshot() {
                     world.keep_context(context, heard).await?;
                 }
-                if let Err(error) = compact(*draft, request, models, at.model, world).await? {
-                    return Ok(Err(error));
+                match draft.complete(summary) {
+                    Ok(compaction) => {
+                        let compaction = Box::new(compaction);
+                        world.record(vec![EventBody::ContextCompacted { compaction }]).await?;
+                    }
+                    Err(error) => {
+                        let (code, message) = ("context_exhausted".into(), error.to_string());
+                        return Ok(Err(JobError { code, message }));
+                    }
                 }
             }
             Effect::CallOther { call_id, tool, arguments } => {
@@ -198,23 +213,25 @@ async fn ask<W: World>(
         Err(error) => error,
     };
     tracing::debug!(model = model.name(), %error, "a model did not answer");
-    let next = at.after(&error, models.len(), world.chance());
-    let wait = match next {
-        Next::Wait(time, _) => Some(time),
-        Next::GiveUp => None,
-    };
-    world.record(vec![failure(model.name(), &error, wait)]).await?;
-    match next {
-        Next::GiveUp => *at = at.answered(),
+    match at.after(&error, models.len(), world.chance()) {
+        Next::GiveUp => {
+            *at = at.answered();
+            world.record(vec![failure(model.name(), &error, None)]).await
+        }
         Next::Wait(time, again) => {
             *at = again;
-            tokio::select! {
-                () = tokio::time::sleep(time) => {}
-                stop = world.stopped() => return Err(stop),
-            }
+            world.record(vec![failure(model.name(), &error, Some(time))]).await?;
+            rest(time, world).await
         }
     }
-    Ok(())
+}
+
+/// Waits before a model is asked again.
+async fn rest<W: World>(time: Duration, world: &W) -> Result<(), W::Stop> {
+    tokio::select! {
+        () = tokio::time::sleep(time) => Ok(()),
+        stop = world.stopped() => Err(stop),
+    }
 }
 
 /// How often the words of an answer that is not whole yet are written down.
@@ -293,41 +310,46 @@ fn failure(model: &str, error: &ModelError, wait: Option<Duration>) -> EventBody
     }
 }
 
-/// Makes the conversation smaller. A model that writes no summary is no reason to end: one is put
-/// together without it.
-async fn compact<W: World>(
-    draft: Draft,
-    request: Option<Request>,
+enum Summarised {
+    By(Summary),
+    /// No model writes one. That is no reason to end: one is put together without it.
+    Without,
+    /// It is to be asked for again, if the mind still wants it then.
+    Later,
+}
+
+/// Asks once for a summary. A failure is treated as that of any other question.
+async fn summarise<W: World>(
+    request: &Request,
     models: &Line,
-    first: usize,
+    at: &mut Attempts,
     world: &mut W,
-) -> Result<Result<(), JobError>, W::Stop> {
-    let mut summary = None;
-    if let (Some(request), Some(model)) = (request, models.get(first)) {
-        let asked = tokio::select! {
-            asked = model.ask(&request) => asked,
-            stop = world.stopped() => return Err(stop),
-        };
-        match asked {
-            Ok(answer) => {
-                let text = text_of(&answer);
-                let (usage, cost_usd) = (Some(answer.usage), answer.cost_usd);
-                summary = Some(Summary { through: 0, text, usage, cost_usd });
-            }
-            Err(error) => {
-                tracing::warn!(model = model.name(), %error, "the model wrote no summary");
-            }
+) -> Result<Summarised, W::Stop> {
+    let Some(model) = models.get(at.model) else { return Ok(Summarised::Without) };
+    let asked = tokio::select! {
+        asked = model.ask(request) => asked,
+        stop = world.stopped() => return Err(stop),
+    };
+    let error = match asked {
+        Ok(answer) => {
+            *at = at.answered();
+            let text = text_of(&answer);
+            let (usage, cost_usd) = (Some(answer.usage), answer.cost_usd);
+            return Ok(Summarised::By(Summary { through: 0, text, usage, cost_usd }));
         }
-    }
-    match draft.complete(summary) {
-        Ok(compaction) => {
-            let compaction = Box::new(compaction);
-            world.record(vec![EventBody::ContextCompacted { compaction }]).await?;
-            Ok(Ok(()))
+        Err(error) => error,
+    };
+    tracing::warn!(model = model.name(), %error, "the model wrote no summary");
+    match at.after(&error, models.len(), world.chance()) {
+        Next::GiveUp => {
+            *at = at.answered();
+            Ok(Summarised::Without)
         }
-        Err(error) => {
-            let (code, message) = ("context_exhausted".into(), error.to_string());
-            Ok(Err(JobError { code, message }))
+        Next::Wait(time, again) => {
+            *at = again;
+            world.record(vec![failure(model.name(), &error, Some(time))]).await?;
+            rest(time, world).await?;
+            Ok(Summarised::Later)
         }
     }
 }

@@ -35,6 +35,19 @@ pub fn entry_text(event: &Event) -> Option<String> {
         }
         EventBody::ToolAnswered { tool, output, .. } => format!("result of {tool}: {output}"),
         EventBody::MessageReceived { text, .. } => format!("user: {text}"),
+        EventBody::NetworkChanged { network, .. } => {
+            format!("user: changed what the sandbox can reach to {network}")
+        }
+        EventBody::WorkspaceRestored { step, .. } => {
+            format!("the workspace was put back to what it was after step {step}")
+        }
+        EventBody::DesktopTaken { .. } => "user: took over the desktop".into(),
+        EventBody::DesktopReturned { .. } => "user: handed the desktop back".into(),
+        EventBody::Paused { .. } => "the job was paused".into(),
+        EventBody::Resumed { .. } => "the job was let go on".into(),
+        EventBody::MemoryRecalled { texts, .. } if !texts.is_empty() => {
+            format!("memories of earlier tasks: {}", texts.join("\n"))
+        }
         EventBody::ModelNudged { text } => format!("reminder: {text}"),
         EventBody::QuestionAsked { question, .. } => format!("you asked the user: {question}"),
         EventBody::ContextCompacted { compaction } => {

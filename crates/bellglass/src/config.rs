@@ -321,14 +321,14 @@ impl Config {
 
     pub(crate) fn data(&self, flag: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
         match flag.or(self.file.data.as_ref()) {
-            Some(folder) => Ok(folder.clone()),
+            Some(folder) => absolute(folder),
             None => Ok(self.data_home()?.join("bellglass")),
         }
     }
 
     pub(crate) fn images(&self, flag: &cli::ImageFolder) -> anyhow::Result<PathBuf> {
         match flag.folder.as_ref().or(self.file.images.as_ref()) {
-            Some(folder) => Ok(folder.clone()),
+            Some(folder) => absolute(folder),
             None => Ok(self.data_home()?.join("bellglass/images")),
         }
     }
@@ -533,6 +533,11 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<ConfigFile> {
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
         anyhow::anyhow!("{}:{line}:{column}: {}", path.display(), error.message())
     })
+}
+
+/// The same folder for programs that are started elsewhere.
+fn absolute(folder: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(folder).with_context(|| format!("{} names no folder", folder.display()))
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(crate) struct ModelEnvironment {
     /// `BELLGLASS_RECORDINGS`
     recordings: Option<PathBuf>,
     /// `BELLGLASS_RECORD`
-    record: bool,
+    record: Option<bool>,
 }
 
 impl ModelEnvironment {
@@ -79,7 +79,7 @@ impl ModelEnvironment {
             local_key: key("BELLGLASS_MODEL_KEY"),
             default: text("BELLGLASS_MODEL"),
             recordings: text("BELLGLASS_RECORDINGS").map(PathBuf::from),
-            record: text("BELLGLASS_RECORD").is_some_and(|value| value != "0"),
+            record: text("BELLGLASS_RECORD").map(|value| value.trim() != "0"),
         }
     }
 }
@@ -145,7 +145,7 @@ pub(crate) fn catalogue(
         embeddings: memory.embeddings.clone(),
         static_embeddings: static_embeddings.transpose()?.map(Arc::new),
         recordings: Some(recordings.unwrap_or_else(|| data.join("recordings"))),
-        record: match environment.record || section.record {
+        record: match environment.record.unwrap_or(section.record) {
             true => Recording::On,
             false => Recording::Off,
         },

@@ -3,6 +3,12 @@
 /// The folder that tools work in.
 pub const WORKSPACE: &str = "/workspace";
 
+/// The guest's own folder, which the tools may use as it does.
+pub const GUEST_FOLDER: &str = "/tmp/.bellglass";
+
+/// Where the desktop's VNC server takes connections.
+pub const DESKTOP_SOCKET: &str = "/tmp/.bellglass/desktop/rfb";
+
 /// Devices that hold no state and lead nowhere.
 pub const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 

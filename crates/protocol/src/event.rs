@@ -163,7 +163,7 @@ pub enum EventBody {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words: Option<String>,
     },
-    /// What a model has said so far of an answer that is not whole yet.
+    /// What a model has said, since the last time, of an answer that is not whole yet.
     #[serde(rename = "model.said")]
     ModelSaid { text: String },
     /// Something worth knowing in later tasks of the project was kept.

@@ -282,3 +282,12 @@ pub const DEFAULT_IMAGE: &str = "base";
 
 /// The name of the image that jobs with a desktop start from unless they name another.
 pub const DESKTOP_IMAGE: &str = "desktop";
+
+/// The command that makes an image of this name.
+pub fn image_build_command(name: &str) -> &'static str {
+    match name {
+        DEFAULT_IMAGE => "bellglass image build",
+        DESKTOP_IMAGE => "bellglass image build desktop",
+        _ => "bellglass image build --recipe FILE",
+    }
+}

@@ -375,6 +375,10 @@ impl JobView {
                 if self.status == JobStatus::Paused {
                     self.status = JobStatus::Running;
                 }
+                // Whoever lets it go on without a word has given one: the question is over, and the call is
+                // not made.
+                self.question = None;
+                self.approvals.retain(|approval| !matches!(approval.wish, Wish::Tool { .. }));
                 if let Some(since) = self.paused_since.take() {
                     let time = event.at.duration_since(since).as_millis();
                     self.paused_ms += u64::try_from(time).unwrap_or_default();

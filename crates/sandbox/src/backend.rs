@@ -13,6 +13,8 @@ use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::report::{Check, Probe, Start};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+pub use crate::inward::SideDoor;
+
 /// How sandboxes are made. One implementation for each isolation technology.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
@@ -80,6 +82,11 @@ pub trait PreparedSandbox: Send + Sync {
 pub trait RunningSandbox: Send + Sync {
     /// A byte stream to the guest. A new one replaces the one before.
     async fn connect(&self) -> Result<Box<dyn WireStream>, BackendError>;
+
+    /// A way to sockets inside that does not lead through the guest, where there is one.
+    fn side_door(&self) -> Option<SideDoor> {
+        None
+    }
 
     /// Ends every process of the sandbox and removes what it used. Nothing of it runs afterwards.
     async fn stop(&self) -> Result<(), BackendError>;

@@ -24,8 +24,9 @@ use futures::stream::{BoxStream, SplitSink, SplitStream};
 use futures::{SinkExt as _, Stream, StreamExt as _};
 use tokio::sync::watch;
 use tokio_util::codec::Framed;
+use tokio_util::sync::CancellationToken;
 
-use crate::backend::WireStream;
+use crate::backend::{SideDoor, WireStream};
 use crate::egress::Egress;
 
 pub use tunnel::{OpenTerminal, TerminalInput, TerminalOutput, Tunnel};
@@ -67,6 +68,9 @@ pub struct GuestClient {
     mux: Mux,
     patience: Duration,
     way_out: Arc<OpenedWayOut>,
+    side_door: Option<Arc<SideDoor>>,
+    /// Cancelled when the wire is gone. Unlike `mux` it does not hold it open.
+    wire_end: CancellationToken,
 }
 
 /// Where the streams lead that the guest opens. They wait while it is empty.
@@ -96,16 +100,26 @@ impl GuestClient {
     /// Takes the wire and exchanges greetings.
     pub async fn connect(wire: Box<dyn WireStream>) -> Result<(Self, Probe), ClientError> {
         let (mux, incoming, driver) = multiplex(wire, End::Worker);
-        tokio::spawn(driver);
+        let wire_end = CancellationToken::new();
+        let ending = wire_end.clone().drop_guard();
+        tokio::spawn(async move {
+            let _ending = ending;
+            driver.await
+        });
         let way_out = Arc::new(OpenedWayOut::default());
         tokio::spawn(take_openings(incoming, way_out.clone()));
-        let client = Self { mux, way_out, patience: PATIENCE };
+        let client = Self { mux, way_out, patience: PATIENCE, side_door: None, wire_end };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
         match exchange.reply().await? {
             Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, *probe)),
             Reply::Welcome { protocol, .. } => Err(ClientError::Version(protocol)),
             other => Err(out_of_turn("a welcome", &other)),
         }
+    }
+
+    /// The same guest, past which this door leads.
+    pub(crate) fn with_side_door(self, door: Option<SideDoor>) -> Self {
+        Self { side_door: door.map(Arc::new), ..self }
     }
 
     /// For those who cannot wait as long as usual for a guest that says nothing.

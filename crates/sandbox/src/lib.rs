@@ -9,6 +9,7 @@ pub mod egress;
 pub mod gvisor;
 pub mod host;
 pub mod image;
+mod inward;
 pub mod namespace;
 pub mod pool;
 mod sandbox;

@@ -59,7 +59,8 @@ impl Sandbox {
     ) -> Result<Self, SandboxError> {
         let greeting = async {
             let wire = running.connect().await?;
-            Ok(GuestClient::connect(wire).await?)
+            let (guest, probe) = GuestClient::connect(wire).await?;
+            Ok((guest.with_side_door(running.side_door()), probe))
         };
         let greeted = tokio::time::timeout(GREETING_TIME, greeting).await;
         let sealed = greeted.unwrap_or(Err(SandboxError::NoGreeting)).and_then(|(guest, probe)| {

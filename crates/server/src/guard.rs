@@ -20,7 +20,7 @@ use crate::problem::ApiError;
 use crate::relay::Vouched;
 use crate::rights::{self, JobRight, Right};
 use crate::settings::{Secret, ServerSettings};
-use crate::token::{TOKEN, hash_of};
+use crate::token::{SESSION, TOKEN, hash_of};
 use crate::{Server, session, share};
 
 /// What this machine is called by its own programs.
@@ -65,7 +65,7 @@ pub(crate) async fn admit(server: &Server, request: &Parts) -> Result<Caller, Ap
     let caller = match &server.guard {
         // A browser sends no token by itself, and these pages are the same for everybody.
         Guard::Token(_) if right == Some(Right::Public) => return Ok(Caller::Nobody),
-        Guard::Token(token) => with_token(server, token, request, right).await?,
+        Guard::Token(_) => with_token(server, request, right).await?,
         Guard::LocalUser { hosts } => {
             check_host(hosts, &request.method, &request.uri, &request.headers)?;
             locally(server, request).await?
@@ -93,7 +93,6 @@ fn job_of(request: &Parts) -> Result<JobId, ApiError> {
 
 async fn with_token(
     server: &Server,
-    token: &Secret,
     request: &Parts,
     right: Option<Right>,
 ) -> Result<Caller, ApiError> {
@@ -107,7 +106,7 @@ async fn with_token(
         return Ok(Caller::Nobody);
     }
     let now = Timestamp::now();
-    let mut sessions = session::shown(token, &request.headers, now);
+    let mut sessions = session::shown(&server.session_key, &request.headers, now);
     if let Some(session) = sessions.find(|session| server.ended_sessions.holds(session, now)) {
         of_this_origin(request)?;
         return Ok(Caller::Operator { session: Some(session) });
@@ -221,13 +220,20 @@ pub(crate) async fn take_token(
     from: Peer,
     headers: &mut HeaderMap,
     job: JobId,
+    is_visitor: bool,
 ) -> Result<Option<Caller>, ApiError> {
     let Some(shown) = bearer(headers).map(<[u8]>::to_vec) else { return Ok(None) };
+    // Who is let in already shows an app its own tokens, as often as it wants, and no browser has ours. To take
+    // it out would tell a page of the app when it has guessed it.
     let is_operators = match &server.guard {
-        Guard::Token(token) => token.matches(&shown),
+        Guard::Token(token) => !is_visitor && token.matches(&shown),
         Guard::LocalUser { .. } => false,
     };
-    if !is_operators && !shown.starts_with(TOKEN.as_bytes()) {
+    let is_users = [TOKEN, SESSION].iter().any(|kind| shown.starts_with(kind.as_bytes()));
+    if !is_operators && !is_users && is_visitor {
+        return Ok(None);
+    }
+    if !is_operators && !is_users {
         // It is the app's own, or somebody guesses.
         return server.attempts.judged(from, &shown, async { Ok(None) }).await;
     }

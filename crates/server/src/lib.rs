@@ -96,6 +96,7 @@ struct Server {
     /// Tokens that were none.
     attempts: attempts::Attempts,
     /// Sessions with the token of the configuration that somebody ended.
+    session_key: settings::Secret,
     ended_sessions: session::EndedSessions,
     /// Told of each token and link that is taken away.
     revoked: tokio::sync::watch::Sender<()>,

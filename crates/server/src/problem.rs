@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::job::{DEFAULT_IMAGE, DESKTOP_IMAGE};
+use bellglass_protocol::job::image_build_command;
 use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::request::RequestError;
 use bellglass_store::StoreError;
@@ -106,6 +106,8 @@ pub(crate) enum ApiError {
     MethodNotAllowed,
     #[error("the database does not answer now; nothing was changed, as far as can be told")]
     StoreUnavailable,
+    #[error("the disk that the server keeps its jobs on is full, and nothing was written")]
+    StoreFull,
     #[error("something went wrong inside the server; its log says what")]
     Internal,
 }
@@ -168,6 +170,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("not_found", 404, "Nothing is here"),
     kind("method_not_allowed", 405, "The method is not allowed"),
     kind("store_unavailable", 503, "The database does not answer"),
+    kind("store_full", 507, "The server's disk is full"),
     kind("internal", 500, "The server failed"),
 ];
 
@@ -212,6 +215,7 @@ impl ApiError {
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::StoreUnavailable => "store_unavailable",
+            Self::StoreFull => "store_full",
             Self::Internal => "internal",
         }
     }
@@ -226,11 +230,7 @@ impl ApiError {
     fn hint(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             Self::ImageNotFound(name) => {
-                let how = match name.as_str() {
-                    DEFAULT_IMAGE => "bellglass image build",
-                    DESKTOP_IMAGE => "bellglass image build desktop",
-                    _ => "bellglass image build --recipe FILE",
-                };
+                let how = image_build_command(name);
                 format!("Build it on the server with `{how}`; `bellglass image list` shows what is there.").into()
             }
             Self::UnsupportedMediaType(_) => "Send the header Content-Type: application/json; with curl: -H \"Content-Type: application/json\".".into(),
@@ -248,6 +248,7 @@ impl ApiError {
             Self::TooManyRequests => "Wait for a second; Retry-After says so too. Events come by themselves at `events_url`, without asking again.".into(),
             Self::QuotaExceeded { quota: Quota::JobsAtOnce(_), .. } => "Wait until one of your jobs has ended, or cancel one. Nothing was scheduled.".into(),
             Self::QuotaExceeded { .. } => "Try again tomorrow (UTC), or ask whoever looks after the server for more. Nothing was scheduled.".into(),
+            Self::StoreFull => "Try again once whoever looks after the server has made room, or set `keep_days` in bellglass.toml to have old jobs removed.".into(),
             Self::NotFound => "See /docs for all addresses.".into(),
             Self::MethodNotAllowed => "The Allow header lists the methods that it takes.".into(),
             _ => return None,
@@ -302,7 +303,7 @@ impl From<StoreError> for ApiError {
             StoreError::Unavailable => Self::StoreUnavailable,
             other => {
                 tracing::error!(error = &other as &dyn std::error::Error, "the store failed");
-                Self::Internal
+                if other.is_full() { Self::StoreFull } else { Self::Internal }
             }
         }
     }

@@ -110,15 +110,18 @@ pub(crate) fn build(
 ) -> io::Result<(Router, SharedServer)> {
     let (api, document) = api().split_for_parts();
     let guard = Guard::new(&app.settings);
+    let key = AppKey::open(&app.settings, app.cluster.as_ref())?;
+    let session_key = key.clone().for_sessions();
     let apps = Apps {
         domain: AppDomain::new(app.settings.sandbox_domain.as_deref()),
-        passes: Passes::new(AppKey::open(&app.settings, app.cluster.as_ref())?),
+        passes: Passes::new(key),
     };
     let metrics = Metrics::new(document.paths.paths.keys().map(String::as_str));
     let archive_readers = Arc::new(Semaphore::new(archive::MOST_READERS));
     let server = Arc::new(Server {
         meter: Meter::new(app.settings.quotas.clone()),
         attempts: Attempts::default(),
+        session_key,
         ended_sessions: EndedSessions::default(),
         revoked: watch::Sender::new(()),
         app,

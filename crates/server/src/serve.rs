@@ -54,7 +54,7 @@ pub async fn serve_on(listeners: Listeners, app: App, shutdown: impl Future) -> 
     };
     let answering = async {
         tokio::try_join!(
-            answer(listeners.public.map(|listener| (listener, router)), at_once, &stopping),
+            answer(listeners.public.map(|listener| (listener, router)), relay::attend, &stopping),
             answer(internal, relay::attend, &stopping),
         )
     };
@@ -72,10 +72,6 @@ pub async fn serve_on(listeners: Listeners, app: App, shutdown: impl Future) -> 
     }
 }
 
-/// Events are small and must not wait for each other.
-fn at_once(connection: &TcpStream) -> io::Result<()> {
-    connection.set_nodelay(true)
-}
 
 /// Answers on one listener until the server stops. Without a listener there is nothing to do.
 async fn answer(

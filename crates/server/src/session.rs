@@ -1,9 +1,9 @@
 //! Sessions of browsers: a cookie which proves that its holder once showed a token.
 //!
 //! A browser cannot send a token by itself with every request, least of all with an event stream. For the
-//! token of the configuration the cookie says until when it holds, sealed with the token as the key: so
-//! nothing is kept but which were ended before, a restarted server knows its sessions, and a new token ends
-//! all of them. For a user's token, which is not known here, the cookie is a secret of its own that the store keeps beside the token
+//! token of the configuration the cookie says until when it holds, sealed with a key that the server keeps and
+//! that the token is part of: so nothing else is kept but which were ended before, a restarted server knows its
+//! sessions, and a new token ends all of them. For a user's token, which is not known here, the cookie is a secret of its own that the store keeps beside the token
 //! and that goes with it.
 
 use std::collections::HashMap;
@@ -49,9 +49,9 @@ impl EndedSessions {
 }
 
 /// A cookie for somebody who has shown the token.
-pub(crate) fn begin(token: &Secret, request: &HeaderMap, now: Timestamp) -> HeaderValue {
+pub(crate) fn begin(key: &Secret, request: &HeaderMap, now: Timestamp) -> HeaderValue {
     let (until, number) = ((now + LIFETIME).as_second(), hex::encode(random::<16>()));
-    let seal = hex::encode(seal(token, until, &number).finalize().into_bytes());
+    let seal = hex::encode(seal(key, until, &number).finalize().into_bytes());
     cookie(NAME, &format!("{until}.{number}.{seal}"), "/", LIFETIME.as_secs(), request)
 }
 
@@ -79,11 +79,11 @@ pub(crate) fn end(request: &HeaderMap) -> HeaderValue {
 
 /// The sessions with the token whose cookies a request comes with, and whose time is not over.
 pub(crate) fn shown<'a>(
-    token: &'a Secret,
+    key: &'a Secret,
     request: &'a HeaderMap,
     now: Timestamp,
 ) -> impl Iterator<Item = Session> + 'a {
-    values(request, NAME).filter_map(move |value| read(token, value, now))
+    values(request, NAME).filter_map(move |value| read(key, value, now))
 }
 
 /// The values of cookies of a name. A page on another port of this host can set a second one of it.
@@ -94,17 +94,17 @@ pub(crate) fn values<'a>(request: &'a HeaderMap, name: &str) -> impl Iterator<It
         .filter_map(move |cookie| cookie.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
-fn read(token: &Secret, value: &str, now: Timestamp) -> Option<Session> {
+fn read(key: &Secret, value: &str, now: Timestamp) -> Option<Session> {
     let (until, rest) = value.split_once('.')?;
     let (number, shown) = rest.split_once('.')?;
     let (until, shown) = (until.parse::<i64>().ok()?, hex::decode(shown).ok()?);
-    let holds = now.as_second() < until && seal(token, until, number).verify_slice(&shown).is_ok();
+    let holds = now.as_second() < until && seal(key, until, number).verify_slice(&shown).is_ok();
     // By the seal, which is written in one way here, whatever the cookie has it like.
     holds.then(|| Session { id: hash_of(&shown), until })
 }
 
-fn seal(token: &Secret, until: i64, number: &str) -> Hmac<Sha256> {
-    let mut seal = Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("a key of any length");
+fn seal(key: &Secret, until: i64, number: &str) -> Hmac<Sha256> {
+    let mut seal = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key of any length");
     seal.update(format!("bellglass session {number} until {until}").as_bytes());
     seal
 }

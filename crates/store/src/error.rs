@@ -54,3 +54,13 @@ pub enum StoreError {
     #[error("the database failed")]
     Database(#[from] sqlx::Error),
 }
+
+impl StoreError {
+    /// Whether there was no room left where the database is kept.
+    pub fn is_full(&self) -> bool {
+        const SQLITE_FULL: &str = "13";
+        const POSTGRES_DISK_FULL: &str = "53100";
+        let Self::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.code().is_some_and(|code| code == SQLITE_FULL || code == POSTGRES_DISK_FULL)
+    }
+}

@@ -221,13 +221,24 @@ async fn who_starts_while_the_database_is_away_waits_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_stays_away_is_said_to_be_away() {
     let server = TestServer::start();
-    let store = PostgresStore::open(&server.url, None).await.unwrap();
+    let store = Arc::new(PostgresStore::open(&server.url, None).await.unwrap());
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    let mine = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
     server.stop("fast");
+    // A job's own line waits for as long as it takes, and all that is asked for later waits behind it.
+    let appending = {
+        let store = store.clone();
+        tokio::spawn(
+            async move { store.append(job, mine.generation, vec![output("1")]).await },
+        )
+    };
+    assert!(store.ping().await.is_err());
     let (scheduled, read) =
         tokio::join!(store.schedule(steps_job("true")), store.count_by_status());
     assert!(matches!(scheduled, Err(StoreError::Unavailable)), "{scheduled:?}");
     assert!(matches!(read, Err(StoreError::Unavailable)), "{read:?}");
     server.start_again();
+    appending.await.unwrap().unwrap();
     // What nobody waits for any more is not done later.
     while store.ping().await.is_err() {}
     let counted = store.count_by_status().await.unwrap();

@@ -50,7 +50,10 @@ impl HostApprovals {
                 if let Stands::Decided(decision) = story.stands {
                     return Ok(decision);
                 }
-                let _ = tokio::time::timeout(LOOK_AGAIN, changes.recv()).await;
+                let ours = async {
+                    while changes.recv().await.is_ok_and(|change| change.job != self.log.job) {}
+                };
+                let _ = tokio::time::timeout(LOOK_AGAIN, ours).await;
             }
         };
         match tokio::time::timeout(PATIENCE, decided).await {
@@ -129,13 +132,14 @@ impl HostAsker for HostApprovals {
             decisions.entry(place.clone()).or_default().clone()
         };
         // Connections to the same host wait for the same word.
-        let decided = cell.get_or_init(async || {
-            self.ask(&place).await.unwrap_or_else(|error| {
+        match cell.get_or_try_init(async || self.ask(&place).await).await {
+            Ok(decided) => *decided == Decision::Allow,
+            // This connection is refused; the next one asks again.
+            Err(error) => {
                 tracing::warn!(job = %self.log.job, %error, "the user cannot be asked for a host");
-                Decision::Refuse
-            })
-        });
-        *decided.await == Decision::Allow
+                false
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use bellglass_agent::model::catalogue::Line;
 use bellglass_agent::{Attendant, Mind, Playbook, TaskMind, drive};
 use bellglass_protocol::event::{EventBody, JobError};
 use bellglass_protocol::id::JobId;
-use bellglass_protocol::job::{JobSpec, Work};
+use bellglass_protocol::job::{JobSpec, Work, image_build_command};
 use bellglass_protocol::report::Start;
 use bellglass_protocol::step::StepStatus;
 use bellglass_protocol::tool::ToolCall;
@@ -189,8 +189,9 @@ async fn open_sandbox(
         return Ok(Opened::Nothing(Ending::Broken(JobError {
             code: "image_not_found".into(),
             message: format!(
-                "there is no image named `{}`; build it with `bellglass image build`",
-                spec.image
+                "there is no image named `{}`; build it with `{}`",
+                spec.image,
+                image_build_command(&spec.image)
             ),
         })));
     };
@@ -407,12 +408,24 @@ async fn run_to_the_end(
         checkpoints,
     };
     let changes = shared.store.changes();
-    let past = Past::of(&*shared.store, spec).await?;
+    let past = match Past::of(&*shared.store, spec).await {
+        Ok(past) => past,
+        Err(StoreError::NotFound(job)) => {
+            let message = format!("the job {job}, from which this one goes on, was removed");
+            return Ok(Ending::Broken(JobError { code: "past_removed".into(), message }));
+        }
+        Err(error) => return Err(error.into()),
+    };
     let embedder = shared.embedder.as_ref();
     let mut world =
         JobWorld::new(hands, past, &presence.control, changes, clock, servers, embedder);
     let driven = drive(&mut *mind, &models, &mut world).await;
-    if let (Some(context), Ok(_) | Err(HandsError::Stopped(_))) = (mind.snapshot(), &driven) {
+    let is_ours = match &driven {
+        Ok(_) => true,
+        Err(HandsError::Stopped(reason)) => *reason != StopReason::LeaseLost,
+        Err(_) => false,
+    };
+    if let Some(context) = mind.snapshot().filter(|_| is_ours) {
         world.keep_last_context(context).await?;
     }
     driven.map(Ending::Concluded)

@@ -266,7 +266,10 @@ impl Worker {
                     continue;
                 }
                 match shared.store.renew_leases(&name, &jobs, lease).await {
-                    Ok(lost) => lost.iter().for_each(|job| held.stop(*job, StopReason::LeaseLost)),
+                    Ok(lost) => {
+                        let is_lost = |(job, _): &&(JobId, Generation)| lost.contains(job);
+                        jobs.iter().filter(is_lost).for_each(|(job, of)| held.lose(*job, *of));
+                    }
                     Err(error) => tracing::error!(%error, "cannot renew leases"),
                 }
             }
@@ -328,6 +331,13 @@ impl Held {
     fn stop(&self, job: JobId, reason: StopReason) {
         if let Some(held) = self.lock().get(&job) {
             held.stop.stop(reason);
+        }
+    }
+
+    /// Stops whoever holds the job under this generation, and not who may have taken it up again since.
+    fn lose(&self, job: JobId, generation: Generation) {
+        if let Some(held) = self.lock().get(&job).filter(|held| held.generation == generation) {
+            held.stop.stop(StopReason::LeaseLost);
         }
     }
 

@@ -62,6 +62,10 @@ impl World for JobWorld<'_> {
         if !page.is_empty() {
             return Ok(page);
         }
+        // A step that an earlier worker began may run now, and is joined first.
+        if self.hands.already_started.is_some() {
+            return Ok(page);
+        }
         // Nothing is under way now: the mind has heard all and has not decided yet.
         let is_touched = std::mem::take(&mut self.touched);
         let wanted = self.restore_wanted.take();
@@ -232,6 +236,7 @@ impl<'a> JobWorld<'a> {
                 EventBody::FileWritten { .. } | EventBody::FileDeleted { .. } => {
                     self.touched = true;
                 }
+                EventBody::CheckpointStored { .. } => self.touched = false,
                 EventBody::WorkspaceRestored { why: RestoreCause::Request, .. }
                 | EventBody::RestoreFailed { .. } => self.restore_wanted = None,
                 _ => {}

@@ -3,7 +3,7 @@
 
 import type { AnyCall, JobRequest, JobSpec } from "../api/types";
 import type { Draft } from "./playbook";
-import { emptyCall, written } from "./tools";
+import { emptyCall, isBlank, written } from "./tools";
 
 export interface Attached {
   path: string;
@@ -90,7 +90,7 @@ class DraftJob {
 
   get isEmpty(): boolean {
     if (this.mode === "task") return this.task.trim() === "";
-    return this.steps.every((step) => Object.entries(step).every(([key, value]) => key === "tool" || value === ""));
+    return this.steps.every((step) => isBlank(step));
   }
 
   /** The body of the request. */

@@ -68,6 +68,12 @@ export function emptyCall(tool: string): AnyCall {
   return { tool, ...Object.fromEntries(fields.map((field) => [field.name, ""])) };
 }
 
+/** Whether nothing was written into a step yet. One of a tool that needs nothing is never blank. */
+export function isBlank(call: AnyCall): boolean {
+  const fields = Object.entries(call).filter(([key]) => key !== "tool");
+  return fields.length > 0 && fields.every(([, value]) => value === "");
+}
+
 /** The calls as they are sent: a field that was left empty was not meant, where the tool can do without it. */
 export function written(calls: AnyCall[]): AnyCall[] {
   const optional = ["path", "glob"];

@@ -170,6 +170,7 @@ export function apply(view: JobView, event: JobEvent): void {
     case "claimed":
       // A paused job stays paused in other hands too.
       if (view.status !== "paused") view.status = "running";
+      view.saying = "";
       view.startedAt ??= event.at;
       view.moments.push({ ...base, kind: "claimed", generation: event.generation });
       return;
@@ -184,6 +185,8 @@ export function apply(view: JobView, event: JobEvent): void {
         for (const moment of view.moments) if (moment.kind === "step" && moment.step.n > kept) moment.void = true;
         view.stepsDone = Math.min(view.stepsDone, kept);
         view.failedSteps = view.failedSteps.filter((n) => n <= kept);
+        // A connection that waited for the user is gone; a call still waits.
+        view.approvals = view.approvals.filter((approval) => !isForHost(approval));
         view.report = undefined;
         view.moments.push({ ...base, kind: "lost", reason: event.reason, kept });
         return;
@@ -229,7 +232,7 @@ export function apply(view: JobView, event: JobEvent): void {
       view.moments.push({ ...base, kind: "network", network: event.network, by: event.by });
       return;
     case "model.said":
-      view.saying = event.text;
+      view.saying += event.text;
       return;
     case "model.answered":
       view.saying = "";
@@ -287,6 +290,9 @@ export function apply(view: JobView, event: JobEvent): void {
       return;
     case "resumed":
       if (view.status === "paused") view.status = "running";
+      // Whoever lets it go on without a word has given one: the question is over, and the call is not made.
+      view.question = undefined;
+      view.approvals = view.approvals.filter(isForHost);
       view.moments.push({ ...base, kind: "resumed", by: event.by });
       return;
     case "model.nudged":
@@ -430,4 +436,8 @@ export function titleOf(spec: JobSpec): string {
   if (!first) return "A job without steps";
   const words = first["command"] ?? first["code"] ?? first["path"];
   return typeof words === "string" ? words : first.tool;
+}
+
+function isForHost(approval: Approval): boolean {
+  return "host" in approval;
 }

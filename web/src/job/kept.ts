@@ -18,9 +18,11 @@ export function keep(kept: Keeping[], event: JobEvent, lastStep: () => number): 
       return until == null ? [] : kept.filter(({ step }) => step <= until);
     }
     case "checkpoint.stored":
-      return [...kept, { step: event.step, stored: true }];
+      kept.push({ step: event.step, stored: true });
+      return kept;
     case "checkpoint.skipped":
-      return [...kept, { step: event.step, stored: false }];
+      kept.push({ step: event.step, stored: false });
+      return kept;
     case "workspace.restored": {
       // The workspace is from now on what was kept, whatever was not.
       const isKnown = event.checkpoint != null || kept.some(({ stored }) => stored);

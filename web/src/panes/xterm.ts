@@ -23,6 +23,7 @@ export function draw(element: HTMLElement): Drawn {
     lineHeight: 1.15,
     cursorBlink: true,
     scrollback: 5000,
+    screenReaderMode: true,
     theme: COLOURS,
     // What runs in the terminal is not to be trusted with links.
     linkHandler: { activate: () => {} },

@@ -74,6 +74,8 @@ test("the desktop shows what the job does, and belongs to one at a time", async 
   await canvas.click({ position: { x: 60, y: 60 } });
   await page.keyboard.type("touch typed.txt\n");
   await expect.poll(() => has(server, id, "typed.txt")).toBe(true);
+  await page.keyboard.press("Shift+Escape");
+  await expect(page.getByRole("button", { name: "Hand back" })).toBeFocused();
 
   // The job waits with the mouse until it is handed back.
   await server.put(id, "click.txt");

@@ -13,6 +13,12 @@ test("what is typed in the terminal is answered there", async ({ page, server })
   await expect(screen).toContainText("/workspace");
   await expectAccessible(page);
 
+  // Tab is the shell's; this is the page's.
+  await page.keyboard.press("Tab");
+  await expect(page.getByLabel("Which terminal")).not.toBeFocused();
+  await page.keyboard.press("Shift+Escape");
+  await expect(page.getByLabel("Which terminal")).toBeFocused();
+
   // A session of the job's is looked at, and stays the job's.
   await page.getByLabel("Which terminal").selectOption("main");
   await expect(screen).toContainText("from the job");

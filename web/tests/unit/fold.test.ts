@@ -103,6 +103,27 @@ test("what waits for somebody's word waits until they say it", () => {
   expect(view.approvals).toEqual([]);
 });
 
+test("who lets a job go on without a word ends what it waited for", () => {
+  const tool = { id: "a", tool: { name: "shell", arguments: "{}" } };
+  const host = { id: "b", host: "example.com:443" };
+  const view = fold(
+    { type: "claimed", generation: 1 },
+    { type: "question.asked", call_id: "q", question: "Red?" },
+    { type: "approval.requested", approval: tool }, { type: "approval.requested", approval: host },
+    { type: "paused", by: "approval" }, { type: "resumed", by: "ada" },
+  );
+  expect(view).toMatchObject({ status: "running", question: undefined, approvals: [host] });
+  apply(view, { seq: 9, at: AT, job: "j", type: "sandbox.lost", reason: "gone", kept: 0 } as unknown as JobEvent);
+  expect(view.approvals).toEqual([]);
+});
+
+test("a model's words are put together as they come", () => {
+  const view = fold({ type: "claimed", generation: 1 }, { type: "model.said", text: "I am " }, { type: "model.said", text: "thinking" });
+  expect(view.saying).toBe("I am thinking");
+  apply(view, { seq: 5, at: AT, job: "j", type: "claimed", generation: 2 } as unknown as JobEvent);
+  expect(view.saying).toBe("");
+});
+
 test("a conversation is read whatever is in it", () => {
   const call = { type: "tool_call", id: "c", name: "shell", arguments: "{}" };
   const context = contextOf({

@@ -15,6 +15,9 @@ use crate::model::pictures::Picture;
 use crate::model::{Message, ToolResult};
 use crate::tokens::{TOKENS_OF_FRAME, TOKENS_OF_IMAGE, count};
 
+/// How a note begins that the user's words are in.
+pub(crate) const FROM_THE_USER: &str = "[Message from the user]\n";
+
 /// All that a model is shown beside its instructions and tools. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Context {

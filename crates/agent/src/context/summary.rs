@@ -2,7 +2,7 @@
 
 use bellglass_protocol::model::{AnswerBlock, Summary};
 
-use super::Unit;
+use super::{FROM_THE_USER, Unit};
 use crate::tokens::count;
 
 /// The most of one answer, call or result that whoever summarises is shown.
@@ -74,7 +74,10 @@ pub(super) fn without_a_model(units: &[Unit], most: u64) -> String {
                     lines.extend(words.map(str::to_owned));
                 }
                 None => {
-                    lines.push(format!("entry {}: user: {}", note.seq, first_line(&note.text)));
+                    let words = note.text.strip_prefix(FROM_THE_USER).unwrap_or(&note.text);
+                    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+                    let words = head_and_tail(&words, MOST_PIECE);
+                    lines.push(format!("entry {}: user: {words}", note.seq));
                 }
             },
             Unit::Turn(turn) => {
@@ -160,6 +163,15 @@ mod tests {
         let plain = without_a_model(units, 100_000);
         assert!(plain.contains("entry 7: MARKER"), "{plain}");
         assert_eq!(plain.matches(HEADING).count(), 1, "{plain}");
+    }
+
+    #[test]
+    fn what_the_user_said_reaches_a_summary_that_no_model_writes() {
+        let mut context = crate::context::Context::default();
+        context.add_note(1, "the task");
+        context.add_note(2, &format!("{FROM_THE_USER}Not blue.\nRed, with a blue rim."));
+        let plain = without_a_model(context.units.as_slice(), 1_000);
+        assert!(plain.contains("entry 2: user: Not blue. Red, with a blue rim."), "{plain}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod tests;
 use std::sync::Arc;
 
 use bellglass_protocol::approval::{Approval, Wish, is_named};
-use bellglass_protocol::event::{Event, EventBody, JobError};
+use bellglass_protocol::event::{Event, EventBody, JobError, RestoreCause};
 use bellglass_protocol::job::{Budget, PlanMode};
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, TaskOutcome};
 use bellglass_protocol::tool::ToolCall;
@@ -289,7 +289,7 @@ impl TaskMind {
             && let Some(PendingCall { understood: Understood::Mistake(message), .. }) =
                 state.pending.back_mut()
         {
-            *message = reminder(answer.stop).to_owned();
+            *message = CUT_OFF.to_owned();
         }
         state.answer_seq = seq;
         state.unheard = heard.is_some_and(|heard| state.spoken_to > heard);
@@ -299,6 +299,10 @@ impl TaskMind {
         }
     }
 }
+
+/// What a model hears about a call that its answer broke off in. Those before it are made.
+const CUT_OFF: &str = "this call was cut off because the answer was too long, and was not made; the calls \
+                       before it were. Take a smaller step: write long files in several pieces";
 
 /// What a model hears that wants to begin before its user has seen what it is about to do.
 const NO_PLAN_YET: &str = "the user has not approved a plan yet: call `plan` and wait. Until then only \
@@ -334,6 +338,9 @@ impl Mind for TaskMind {
             }
             EventBody::SandboxLost { kept: None, .. } => self.state.begin_again(),
             EventBody::WorkspaceRestored { why, step, .. } => {
+                if *why == RestoreCause::Request {
+                    self.state.hear_of(seq);
+                }
                 if let Some(words) = prompt::restored(*why, *step) {
                     self.state.note(seq, words);
                 }

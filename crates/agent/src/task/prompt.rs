@@ -3,7 +3,7 @@
 use bellglass_protocol::event::RestoreCause;
 use bellglass_protocol::job::{JobSpec, PlanMode, Work};
 
-use crate::context::Context;
+use crate::context::{Context, FROM_THE_USER};
 use crate::model::Message;
 
 /// The same for every task and every turn, so that providers can keep it in their caches.
@@ -89,7 +89,7 @@ pub(super) fn forked(spec: &JobSpec, step: u32) -> String {
     };
     format!(
         "[The work goes on from here in a new sandbox. The files in /workspace are {state}. \
-         {GONE}]\n[Message from the user]\n{words}\n\n<circumstances>\nNetwork: {}.\n\
+         {GONE}]\n{FROM_THE_USER}{words}\n\n<circumstances>\nNetwork: {}.\n\
          </circumstances>",
         spec.network
     )
@@ -105,7 +105,7 @@ pub(super) fn restored(why: RestoreCause, step: u32) -> Option<String> {
              things are before you go on.]"
         ),
         RestoreCause::Request => format!(
-            "[Message from the user]\nI have put the files in /workspace back to what they were \
+            "{FROM_THE_USER}I have put the files in /workspace back to what they were \
              after step {step}. What was changed since then is undone; programs that run go on."
         ),
     })

@@ -11,7 +11,7 @@ use bellglass_protocol::step::StepOutcome;
 
 use super::stuck::{self, Turn, Watch};
 use super::{pictures, results};
-use crate::context::{Context, Entry};
+use crate::context::{Context, Entry, FROM_THE_USER};
 use crate::model::ToolDefinition;
 use crate::model::pictures::Picture;
 use crate::tools::own::OwnCall;
@@ -26,6 +26,8 @@ pub(super) struct State {
     pub(super) pictures: BTreeMap<u64, Vec<Picture>>,
     /// Calls of the last answer that have no result yet, in order.
     pub(super) pending: VecDeque<PendingCall>,
+    /// All that the user said, and the event in which it was said.
+    pub(super) said: Vec<(u64, String)>,
     /// Messages that wait until no call is without a result.
     pub(super) waiting: Vec<(u64, String)>,
     pub(super) last_step: u32,
@@ -103,6 +105,8 @@ impl State {
     /// The task from its beginning: what was done in the lost sandbox is void.
     pub(super) fn begin_again(&mut self) {
         let (paused, conversation) = (self.paused, self.conversation.clone());
+        // A question of before is nobody's any more, so nothing is waited for.
+        let answered = self.question.is_some();
         // What was approved stays so; what was only shown is shown again.
         let review = match self.review {
             Review::NotWanted => Review::NotWanted,
@@ -112,7 +116,13 @@ impl State {
         if let Some(crate::model::Message::User(task)) = self.context.messages().first() {
             context.add_note(1, task);
         }
-        *self = Self { paused, conversation, context, review, ..Self::default() };
+        // What the user said is as true as before.
+        let said = std::mem::take(&mut self.said);
+        for (seq, text) in &said {
+            context.add_note(*seq, text);
+        }
+        let began = Self::default();
+        *self = Self { paused, answered, conversation, context, review, said, ..began };
     }
 
     /// The task goes on in another job: what was under way there has no result here.
@@ -191,10 +201,17 @@ impl State {
 
     /// Takes in what the user says, or lets it wait until no call is without a result.
     pub(super) fn hear(&mut self, seq: u64, text: String) {
+        self.hear_of(seq);
+        let text = format!("{FROM_THE_USER}{text}");
+        self.said.push((seq, text.clone()));
+        self.note(seq, text);
+    }
+
+    /// The user did something that the model does not know of yet: what comes while calls have no result
+    /// is heard after them.
+    pub(super) fn hear_of(&mut self, seq: u64) {
         self.spoken_to = seq;
-        // What comes while calls have no result is heard after them.
         self.unheard |= !self.pending.is_empty();
-        self.note(seq, format!("[Message from the user]\n{text}"));
     }
 
     /// The same for what nobody says.
@@ -212,6 +229,7 @@ impl State {
             Some(call_id) => {
                 self.answered = true;
                 self.take_tool_answer(seq, &call_id, &format!("The user answers: {text}"), false);
+                self.hear_of(seq);
             }
             None => self.hear(seq, text.to_owned()),
         }
@@ -227,6 +245,8 @@ impl State {
                 Decision::Refuse => Consent::Refused(words.unwrap_or_default().to_owned()),
             };
             self.answered = true;
+            // What was to come after it was meant for another course of things.
+            self.unheard |= decision == Decision::Refuse;
         }
     }
 

@@ -1,6 +1,7 @@
 //! `bellglass doctor --sandbox`: the report of a throwaway sandbox, as every job's log begins with it.
 
 use anyhow::Context as _;
+use bellglass_protocol::job::image_build_command;
 use bellglass_protocol::report::SandboxReport;
 use bellglass_sandbox::SandboxError;
 use bellglass_sandbox::image::ImageStore;
@@ -19,7 +20,8 @@ pub(super) async fn doctor_sandbox(
     let images = ImageStore::new(config.images(images)?);
     let name = &config.file.image.default;
     let rootfs = images.rootfs(name).with_context(|| {
-        format!("the image `{name}` was not built yet; build it with `bellglass image build`")
+        let how = image_build_command(name);
+        format!("the image `{name}` was not built yet; build it with `{how}`")
     })?;
     let trial = Trial::prepare(config, name, rootfs)?;
     let (report, exit) = match trial.start().await {

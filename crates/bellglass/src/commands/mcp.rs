@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::image_build_command;
 use bellglass_protocol::request::JobRequest;
 use bellglass_protocol::view::JobStatus;
 use bellglass_server::Images as _;
@@ -49,8 +50,9 @@ pub(super) async fn serve(config: &Config, flags: &cli::Mcp) -> anyhow::Result<E
     installation.backends.choose(spec.isolation).await?;
     anyhow::ensure!(
         installation.images.exists(&spec.image).await,
-        "there is no image named `{}`; build it with `bellglass image build`",
-        spec.image
+        "there is no image named `{}`; build it with `{}`",
+        spec.image,
+        image_build_command(&spec.image)
     );
     let job = installation.store.schedule(spec).await?;
     let shutdown = CancellationToken::new();

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::event::{EndStatus, EventBody};
 use bellglass_protocol::id::JobId;
+use bellglass_protocol::job::image_build_command;
 use bellglass_protocol::request::JobRequest;
 use bellglass_server::Images as _;
 use bellglass_store::artifacts::ArtifactKey;
@@ -58,8 +59,9 @@ pub(super) async fn run(config: &Config, flags: &cli::Run, format: Format) -> an
     installation.backends.choose(spec.isolation).await?;
     anyhow::ensure!(
         installation.images.exists(&spec.image).await,
-        "there is no image named `{}`; build it with `bellglass image build`",
-        spec.image
+        "there is no image named `{}`; build it with `{}`",
+        spec.image,
+        image_build_command(&spec.image)
     );
 
     let changes = installation.store.changes();

@@ -7,20 +7,20 @@ use crate::support::{Options, TestServer, archive, step, text};
 
 const KEY: &str = "sk-canary-3f9c0d1e7b";
 
-fn say(name: &str, arguments: Value) -> Reply {
+pub(crate) fn say(name: &str, arguments: Value) -> Reply {
     Reply::Say(Said::call(name, arguments))
 }
 
-fn shell(command: &str) -> Reply {
+pub(crate) fn shell(command: &str) -> Reply {
     say("shell", json!({ "command": command }))
 }
 
-fn finish() -> Reply {
+pub(crate) fn finish() -> Reply {
     Reply::Say(Said { usage: Some((500, 100, 20)), ..Said::finish("It is done.") })
 }
 
 /// A server whose tasks go to the scripted model by Chat Completions.
-fn server_with(model: &Scripted, config: &str) -> TestServer {
+pub(crate) fn server_with(model: &Scripted, config: &str) -> TestServer {
     TestServer::with(Options {
         config: config.to_owned().leak(),
         environment: vec![("OPENAI_BASE_URL", model.base_url()), ("OPENAI_API_KEY", KEY.into())],
@@ -28,7 +28,7 @@ fn server_with(model: &Scripted, config: &str) -> TestServer {
     })
 }
 
-async fn run(
+pub(crate) async fn run(
     script: impl IntoIterator<Item = Reply>,
     more: Value,
 ) -> (Value, TestServer, Scripted) {
@@ -42,7 +42,7 @@ async fn run(
     (job, server, model)
 }
 
-async fn events(server: &TestServer, job: &Value, kind: &str) -> Vec<Value> {
+pub(crate) async fn events(server: &TestServer, job: &Value, kind: &str) -> Vec<Value> {
     let log = server.log(text(job, "job_id")).await;
     let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     events.filter(|event| event["type"] == kind).collect()

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
+use bellglass_protocol::cage::GUEST_FOLDER;
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::step::{ToolError, workspace_relative};
 use bellglass_protocol::tool::{Code, Shell};
@@ -202,7 +203,7 @@ impl Drop for SourceFile {
 pub(super) fn private_folder() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     match std::process::id() {
-        1 => PathBuf::from("/tmp/.bellglass"),
+        1 => PathBuf::from(GUEST_FOLDER),
         pid => {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             std::env::temp_dir().join(format!(".bellglass-{pid}-{number}"))

@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bellglass_protocol::cage::DESKTOP_SOCKET;
 use bellglass_protocol::mux::MuxStream;
 use bellglass_protocol::tunnel::{Inside, ListeningPort, Terminal, TerminalSize};
 use bellglass_protocol::wire::{DATA_CHUNK, Frame, FrameCodec, Receipt, Reply, Request};
@@ -11,17 +12,28 @@ use bytes::{Buf as _, Bytes};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
 use tokio_util::codec::Framed;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{ClientError, GuestClient, out_of_turn, parse, unexpected};
 
 impl GuestClient {
     /// Connects to something inside.
     pub async fn tunnel(&self, to: Inside) -> Result<Tunnel, ClientError> {
+        // Pictures are many bytes.
+        if let (Inside::Desktop { screen }, Some(door)) = (&to, &self.side_door) {
+            self.start_desktop(*screen).await?;
+            let connected = door.clone().connect(DESKTOP_SOCKET).await;
+            if let Some(Ok(stream)) = connected.map(UnixStream::from_std) {
+                let wire_end = Box::pin(self.wire_end.clone().cancelled_owned());
+                return Ok(Tunnel(Way::Past { stream, wire_end }));
+            }
+        }
         let mut exchange = self.begin(&Request::Connect { to }).await?;
         exchange.ok().await?;
         let parts = exchange.frames.into_parts();
-        Ok(Tunnel { head: parts.read_buf.freeze(), stream: parts.io })
+        Ok(Tunnel(Way::Through { head: parts.read_buf.freeze(), stream: parts.io }))
     }
 
     /// Opens a terminal for a person.
@@ -48,10 +60,18 @@ impl GuestClient {
 
 /// A connection to something inside. Dropping it ends it there too.
 #[derive(Debug)]
-pub struct Tunnel {
-    /// What came together with the guest's last reply.
-    head: Bytes,
-    stream: MuxStream,
+pub struct Tunnel(Way);
+
+#[derive(Debug)]
+enum Way {
+    /// The guest passes the bytes on.
+    Through {
+        /// What came together with the guest's last reply.
+        head: Bytes,
+        stream: MuxStream,
+    },
+    /// Past the guest, but no longer than the wire to it lasts: who has lost the job sees no more of it.
+    Past { stream: UnixStream, wire_end: Pin<Box<WaitForCancellationFutureOwned>> },
 }
 
 impl AsyncRead for Tunnel {
@@ -60,13 +80,19 @@ impl AsyncRead for Tunnel {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.head.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        match &mut self.0 {
+            Way::Through { head, .. } if !head.is_empty() => {
+                let count = head.len().min(buffer.remaining());
+                buffer.put_slice(&head[..count]);
+                head.advance(count);
+                Poll::Ready(Ok(()))
+            }
+            Way::Through { stream, .. } => Pin::new(stream).poll_read(context, buffer),
+            Way::Past { stream, wire_end } => match wire_end.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(Ok(())),
+                Poll::Pending => Pin::new(stream).poll_read(context, buffer),
+            },
         }
-        let count = self.head.len().min(buffer.remaining());
-        buffer.put_slice(&self.head[..count]);
-        self.head.advance(count);
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -76,15 +102,24 @@ impl AsyncWrite for Tunnel {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        match &mut self.0 {
+            Way::Through { stream, .. } => Pin::new(stream).poll_write(context, bytes),
+            Way::Past { stream, .. } => Pin::new(stream).poll_write(context, bytes),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        match &mut self.0 {
+            Way::Through { stream, .. } => Pin::new(stream).poll_flush(context),
+            Way::Past { stream, .. } => Pin::new(stream).poll_flush(context),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        match &mut self.0 {
+            Way::Through { stream, .. } => Pin::new(stream).poll_shutdown(context),
+            Way::Past { stream, .. } => Pin::new(stream).poll_shutdown(context),
+        }
     }
 }
 

@@ -1,15 +1,17 @@
 //! From a host name to a connection: policy, resolving, the check of addresses, connecting.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::network::{Connection, Verdict, is_host, is_public};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Egress;
@@ -27,7 +29,9 @@ const BESIDE_A_PROXY: Duration = Duration::from_secs(1);
 /// Who finds the addresses of a name.
 #[async_trait]
 pub(super) trait Resolve: Send + Sync {
-    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+    /// A look-up that takes longer than this is given up (`TimedOut`); one that cannot even begin, since too
+    /// many are under way, says so (`ResourceBusy`).
+    async fn resolve(&self, host: &str, port: u16, time: Duration) -> io::Result<Vec<SocketAddr>>;
 }
 
 /// The host's own way of finding them. It takes a thread for as long as the name servers take to
@@ -35,30 +39,69 @@ pub(super) trait Resolve: Send + Sync {
 pub(super) struct HostResolver {
     /// Look-ups that one sandbox may have under way.
     own: Arc<Semaphore>,
+    /// Names that took too long, and when: they are not looked up again at once.
+    slow: Mutex<VecDeque<(String, Instant)>>,
 }
 
 /// Look-ups of one sandbox, and of all together.
 const OWN_LOOK_UPS: usize = 8;
 static ALL_LOOK_UPS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(64)));
 
+const SLOW_FOR: Duration = Duration::from_secs(60);
+const MOST_SLOW: usize = 64;
+
 impl HostResolver {
     pub(super) fn new() -> Self {
-        Self { own: Arc::new(Semaphore::new(OWN_LOOK_UPS)) }
+        Self { own: Arc::new(Semaphore::new(OWN_LOOK_UPS)), slow: Mutex::default() }
+    }
+
+    fn is_slow(&self, host: &str) -> bool {
+        let mut slow = self.slow.lock().expect("no code panics while it holds this lock");
+        slow.retain(|(_, at)| at.elapsed() < SLOW_FOR);
+        slow.iter().any(|(name, _)| name == host)
+    }
+
+    fn was_slow(&self, host: &str) {
+        let mut slow = self.slow.lock().expect("no code panics while it holds this lock");
+        if slow.len() >= MOST_SLOW {
+            slow.pop_front();
+        }
+        slow.push_back((host.to_owned(), Instant::now()));
     }
 }
 
 #[async_trait]
 impl Resolve for HostResolver {
-    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let own = self.own.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let all = ALL_LOOK_UPS.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let host = host.to_owned();
+    async fn resolve(&self, host: &str, port: u16, time: Duration) -> io::Result<Vec<SocketAddr>> {
+        let deadline = Instant::now() + RESOLVE_TIME;
+        let permits = loop {
+            if self.is_slow(host) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let acquiring = async {
+                let own = self.own.clone().acquire_owned().await;
+                (own, ALL_LOOK_UPS.clone().acquire_owned().await)
+            };
+            match tokio::time::timeout(BESIDE_A_PROXY, acquiring).await {
+                Ok(permits) => break permits,
+                // Somebody else may have found out meanwhile that this name takes too long.
+                Err(_) if Instant::now() < deadline => {}
+                Err(_) => return Err(io::ErrorKind::ResourceBusy.into()),
+            }
+        };
+        let name = host.to_owned();
         let looking_up = tokio::task::spawn_blocking(move || {
             // They come back with the thread, and not when nobody waits for it any more.
-            let _permits = (own, all);
-            Ok((host.as_str(), port).to_socket_addrs()?.collect())
+            let _permits = permits;
+            Ok((name.as_str(), port).to_socket_addrs()?.collect())
         });
-        looking_up.await.map_err(io::Error::other)?
+        match tokio::time::timeout(time, looking_up).await {
+            Ok(found) => found.map_err(io::Error::other)?,
+            Err(_) => {
+                self.was_slow(host);
+                Err(io::ErrorKind::TimedOut.into())
+            }
+        }
     }
 }
 
@@ -167,12 +210,13 @@ async fn try_dial(
             Ok(address) => may_reach(address),
             Err(_) if is_address_in_disguise(bare) || is_localhost(bare) => false,
             // And so we can a name that is known here, as those of the host's own network are.
-            Err(_) => {
-                let resolving = egress.resolver.resolve(bare, port);
-                let found = tokio::time::timeout(BESIDE_A_PROXY, resolving).await;
-                let found = found.ok().and_then(Result::ok).unwrap_or_default();
-                found.is_empty() || found.iter().any(|address| may_reach(address.ip()))
-            }
+            Err(_) => match egress.resolver.resolve(bare, port, BESIDE_A_PROXY).await {
+                Ok(found) => found.iter().all(|address| may_reach(address.ip())),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    return Err(Verdict::NotResolved);
+                }
+                Err(_) => true,
+            },
         };
         if !is_fit {
             return Err(Verdict::RefusedPrivateAddress);
@@ -190,9 +234,8 @@ async fn try_dial(
         };
         return connected.map_err(|_| Verdict::NotConnected);
     }
-    let resolving = egress.resolver.resolve(bare, port);
-    let found = match tokio::time::timeout(RESOLVE_TIME, resolving).await {
-        Ok(Ok(addresses)) if !addresses.is_empty() => addresses,
+    let found = match egress.resolver.resolve(bare, port, RESOLVE_TIME).await {
+        Ok(addresses) if !addresses.is_empty() => addresses,
         _ => return Err(Verdict::NotResolved),
     };
     // The addresses that were checked are the ones that are connected to: a name that changes its
@@ -266,7 +309,7 @@ mod tests {
     async fn look_ups_are_few_at_once() {
         let resolver = HostResolver::new();
         let held = resolver.own.clone().acquire_many_owned(OWN_LOOK_UPS as u32).await.unwrap();
-        let mut waiting = Box::pin(resolver.resolve("127.0.0.1", 80));
+        let mut waiting = Box::pin(resolver.resolve("127.0.0.1", 80, RESOLVE_TIME));
         assert!(futures::poll!(waiting.as_mut()).is_pending());
         assert_eq!(resolver.own.available_permits(), 0);
         drop(held);
@@ -274,6 +317,18 @@ mod tests {
         while resolver.own.available_permits() < OWN_LOOK_UPS {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Whoever keeps all look-ups busy is not taken at their word for what a name is.
+    #[tokio::test(start_paused = true)]
+    async fn a_look_up_that_cannot_begin_is_no_answer() {
+        let resolver = HostResolver::new();
+        let _held = resolver.own.clone().acquire_many_owned(OWN_LOOK_UPS as u32).await.unwrap();
+        let refused = resolver.resolve("a.example", 80, BESIDE_A_PROXY).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        resolver.was_slow("slow.example");
+        let slow = resolver.resolve("slow.example", 80, BESIDE_A_PROXY).await.unwrap_err();
+        assert_eq!(slow.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod id_blocks;
 pub(crate) mod ids;
 mod launcher;
 mod prepared;
-mod record;
+pub(crate) mod record;
 mod resources;
 mod running;
 #[cfg(test)]
@@ -256,7 +256,17 @@ impl Shared {
         let claims = Some(claims);
         let record = Record::new(order.name.clone(), launched, ids, groups, set_up, claims);
         let record = record.on(&order.rootfs);
-        record.write(folder).map_err(BackendError::io("record the sandbox"))?;
+        if let Err(error) = record.write(folder) {
+            // Nobody would find it again, and its ids are about to be another's.
+            if record.kill_and_wait().is_err() {
+                tracing::error!(
+                    sandbox = name,
+                    "a sandbox that could not be recorded does not end"
+                );
+                return Err(BackendError::io("record the sandbox, which does not end")(error));
+            }
+            return Err(BackendError::io("record the sandbox")(error));
+        }
         Ok(record)
     }
 

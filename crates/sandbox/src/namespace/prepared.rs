@@ -19,6 +19,7 @@ use super::record::{Record, WIRE};
 use super::running::NamespaceSandbox;
 use super::{Purpose, Shared, blocking, resources};
 use crate::backend::{BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder};
+use crate::inward::Inward;
 
 /// How long a cage may take to become a job's. It is a millisecond.
 const ADOPTION_TIME: Duration = Duration::from_secs(20);
@@ -147,7 +148,9 @@ impl PreparedSandbox for PreparedCage {
 fn connect(shared: &Shared, name: &SandboxName) -> io::Result<UnixStream> {
     let folder = fs::File::open(shared.folder.join(name.as_str()))?;
     // Through the folder's descriptor, since a socket's path is limited to 108 bytes.
-    let connection = UnixStream::connect(format!("/proc/self/fd/{}/{WIRE}", folder.as_raw_fd()))?;
+    let path = format!("/proc/self/fd/{}/{WIRE}", folder.as_raw_fd());
+    let connection = Inward::connect(&path)?.stream;
+    connection.set_nonblocking(false)?;
     connection.set_read_timeout(Some(ADOPTION_TIME))?;
     Ok(connection)
 }

@@ -173,7 +173,7 @@ pub(super) fn reap(pidfd: &OwnedFd) {
     let _ = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options);
 }
 
-fn has_exited(pidfd: &OwnedFd) -> bool {
+pub(crate) fn has_exited(pidfd: &OwnedFd) -> bool {
     let now = Duration::ZERO.try_into().ok();
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], now.as_ref()).is_ok_and(|ready| ready > 0)
 }

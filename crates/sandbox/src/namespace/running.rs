@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bellglass_protocol::launch::Kernel;
 use bellglass_protocol::report::{Check, Probe, Start};
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
@@ -16,6 +17,7 @@ use super::held::Holds;
 use super::record::{Record, WIRE, reap};
 use super::{Shared, blocking, control_groups};
 use crate::backend::{BackendError, RunningSandbox, SandboxName, SetUp, WireStream};
+use crate::inward::{Inward, SideDoor};
 
 /// How long the processes of a killed sandbox may take to be gone. Longer means that one of them
 /// waits in the kernel for a device or a file system that does not answer.
@@ -74,8 +76,14 @@ impl RunningSandbox for NamespaceSandbox {
         let folder = std::fs::File::open(folder).map_err(failed())?;
         // Through the folder's descriptor, since a socket's path is limited to 108 bytes.
         let path = format!("/proc/self/fd/{}/{WIRE}", folder.as_raw_fd());
-        let stream = UnixStream::connect(path).await.map_err(failed())?;
-        Ok(Box::new(stream))
+        let Inward { stream, .. } = Inward::connect(&path).map_err(failed())?;
+        Ok(Box::new(UnixStream::from_std(stream).map_err(failed())?))
+    }
+
+    fn side_door(&self) -> Option<SideDoor> {
+        // Another kernel has files and sockets of its own.
+        let pidfd = (self.shared.kernel == Kernel::Host).then(|| self.pidfd.get_ref().try_clone());
+        Some(SideDoor { pid: self.record.pid, pidfd: pidfd?.ok()? })
     }
 
     async fn stop(&self) -> Result<(), BackendError> {

@@ -11,24 +11,35 @@ use crate::relay::Cluster;
 use crate::settings::{Secret, ServerSettings};
 use crate::token::random;
 
+#[derive(Clone)]
 pub(crate) struct AppKey(pub(super) [u8; 32]);
 
 impl AppKey {
-    /// With a token, or as part of a cluster, every process that knows the same secret takes the same passes,
-    /// and a new secret ends all of them. Else the key is kept in a file, so that a server that starts again
-    /// knows its visitors.
+    /// As part of a cluster every process that knows the same secret takes the same passes, and a new secret
+    /// ends all of them. Else the key is kept in a file, so that a server that starts again knows its visitors.
+    /// A new token ends them too; but a token alone makes no key, since a passphrase could be guessed by trying
+    /// passes, which nobody counts.
     pub(crate) fn open(settings: &ServerSettings, cluster: Option<&Cluster>) -> io::Result<Self> {
+        let base = match (cluster, &settings.app_key) {
+            (Some(cluster), _) => Self::of(cluster.secret.as_bytes(), b"bellglass key of apps"),
+            (None, Some(file)) => Self::kept(file)?,
+            (None, None) => Self(random()),
+        };
         let token = settings.token.as_ref().filter(|token| !token.is_empty());
-        match (token.or(cluster.map(|cluster| &cluster.secret)), &settings.app_key) {
-            (Some(secret), _) => Ok(Self::of(secret)),
-            (None, Some(file)) => Self::kept(file),
-            (None, None) => Ok(Self(random())),
-        }
+        Ok(match token {
+            Some(token) => Self::of(&base.0, token.as_bytes()),
+            None => base,
+        })
     }
 
-    fn of(secret: &Secret) -> Self {
-        let mut seal = mac(secret.as_bytes());
-        seal.update(b"bellglass key of apps");
+    /// The key of browsers' sessions, which is another.
+    pub(crate) fn for_sessions(self) -> Secret {
+        Secret::new(hex::encode(Self::of(&self.0, b"bellglass sessions").0))
+    }
+
+    fn of(key: &[u8], what: &[u8]) -> Self {
+        let mut seal = mac(key);
+        seal.update(what);
         Self(seal.finalize().into_bytes().into())
     }
 
@@ -70,15 +81,21 @@ mod tests {
         let open = |settings: &ServerSettings, cluster: Option<&Cluster>| {
             AppKey::open(settings, cluster).unwrap().0
         };
-        let by_token = open(&with_token, None);
-        assert_eq!(by_token, open(&with_token, Some(&cluster("shared"))));
         let by_cluster = open(&none, Some(&cluster("shared")));
         assert_eq!(by_cluster, open(&none, Some(&cluster("shared"))));
         assert_ne!(by_cluster, open(&none, Some(&cluster("another"))));
         assert!(!file.exists(), "nothing is kept that need not be");
+        let shared = open(&with_token, Some(&cluster("shared")));
+        assert_eq!(shared, open(&with_token, Some(&cluster("shared"))));
+        assert!(!file.exists(), "nothing is kept that need not be");
         let kept = open(&none, None);
         assert_eq!(kept, open(&none, None));
-        assert!(kept != by_token && kept != by_cluster && by_token != by_cluster);
+        let by_token = open(&with_token, None);
+        assert_eq!(by_token, open(&with_token, None));
+        assert!(kept != by_token && kept != by_cluster && by_token != shared && shared != by_cluster);
+        // Who knows the token does not know the key.
+        let elsewhere = ServerSettings { app_key: None, ..with_token.clone() };
+        assert_ne!(by_token, open(&elsewhere, None));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&file, "garbage").unwrap();
         assert!(AppKey::open(&none, None).is_err());

@@ -64,8 +64,8 @@ pub(crate) async fn begin(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let token = match (guard::by_token(&server, from, shown).await?, &server.guard) {
-        (Some(Caller::Operator { .. }), Guard::Token(token)) => {
-            return Ok(with_cookie(session::begin(token, &headers, now)));
+        (Some(Caller::Operator { .. }), Guard::Token(_)) => {
+            return Ok(with_cookie(session::begin(&server.session_key, &headers, now)));
         }
         (Some(Caller::Holder { token, .. }), _) => token,
         _ => return Err(ApiError::Unauthorized),
@@ -119,9 +119,9 @@ pub(crate) async fn end(
         server.app.store.revoke_token(&token.id, &token.user).await?;
         server.revoked.send_replace(());
     }
-    if let Guard::Token(token) = &server.guard {
+    if let Guard::Token(_) = &server.guard {
         let now = Timestamp::now();
-        for session in session::shown(token, &headers, now) {
+        for session in session::shown(&server.session_key, &headers, now) {
             server.ended_sessions.add(session, now);
             server.revoked.send_replace(());
         }

@@ -24,8 +24,10 @@ pub(super) struct Progress {
 /// A transaction before its commit.
 #[derive(Debug)]
 pub(super) struct Ready {
-    /// Its number, by which the database knows afterwards what became of it.
+    /// The number that the database has for it while it is open.
     pub(super) transaction: String,
+    /// The number that stands in the database once it was committed.
+    pub(super) number: i64,
     /// What it changes.
     pub(super) changes: Vec<Change>,
 }
@@ -35,6 +37,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) clock: &'a DatabaseClock,
     /// Under which name this store tells others of changes.
     pub(super) teller: &'a str,
+    /// How many groups this store has tried to write.
+    pub(super) number: i64,
     /// Whether leases that have run out are left to their holders for now.
     pub(super) forbearing: bool,
 }
@@ -55,14 +59,18 @@ pub(super) async fn run(
     let changes = decide_and_write(connection, operations, surroundings.forbearing, now).await?;
     let told = news::written(surroundings.teller, &changes);
     let transaction: String = sqlx::query_scalar(
-        "SELECT pg_current_xact_id()::text FROM \
+        "WITH mark AS (INSERT INTO written (teller, batch, at) VALUES ($3, $4, now()) \
+         ON CONFLICT (teller) DO UPDATE SET batch = excluded.batch, at = excluded.at) \
+         SELECT pg_current_xact_id()::text FROM \
          (SELECT count(pg_notify($1, text)) FROM unnest($2::text[]) AS text) AS told",
     )
     .bind(news::CHANNEL)
     .bind(told)
+    .bind(surroundings.teller)
+    .bind(surroundings.number)
     .fetch_one(&mut *connection)
     .await?;
-    progress.ready = Some(Ready { transaction, changes });
+    progress.ready = Some(Ready { transaction, number: surroundings.number, changes });
     sqlx::raw_sql("COMMIT").execute(&mut *connection).await?;
     Ok(())
 }

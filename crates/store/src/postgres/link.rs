@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 
+use super::batch::Ready;
 use super::open;
 use crate::index::now;
 
@@ -30,8 +31,10 @@ pub(super) enum Outcome {
 }
 
 impl Link {
-    pub(super) fn new(options: PgConnectOptions, connection: PgConnection) -> Self {
-        Self { options, connection: Some(connection), again_since: None }
+    /// `was_away`: the database was waited for, and so is about to be found again by others too.
+    pub(super) fn new(options: PgConnectOptions, connection: PgConnection, was_away: bool) -> Self {
+        let again_since = was_away.then(Instant::now);
+        Self { options, connection: Some(connection), again_since }
     }
 
     /// The connection, made anew where it was lost.
@@ -66,18 +69,33 @@ impl Link {
     }
 
     /// What became of a transaction whose commit was not answered.
-    pub(super) async fn outcome_of(&mut self, transaction: &str) -> Result<Outcome, sqlx::Error> {
+    pub(super) async fn outcome_of(
+        &mut self,
+        teller: &str,
+        ready: &Ready,
+    ) -> Result<Outcome, sqlx::Error> {
         let connection = self.get().await?;
-        let status: Option<String> = sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
-            .bind(transaction)
-            .fetch_one(connection)
-            .await?;
-        Ok(match status.as_deref() {
-            Some("committed") => Outcome::Committed,
-            Some("in progress") => Outcome::Open,
-            // Of what is too old to be known nothing was committed: we ask within seconds.
-            _ => Outcome::RolledBack,
-        })
+        // Only whether it is still open, and before the mark is looked at: what ends in between is seen there.
+        // After a crash the number may be another's, or nobody's yet, which is an error.
+        let status = sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
+            .bind(&ready.transaction)
+            .fetch_one(&mut *connection)
+            .await;
+        let status: Option<String> = match status {
+            Err(sqlx::Error::Database(_)) => None,
+            status => status?,
+        };
+        if status.as_deref() == Some("in progress") {
+            return Ok(Outcome::Open);
+        }
+        let is_marked: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM written WHERE teller = $1 AND batch = $2)",
+        )
+        .bind(teller)
+        .bind(ready.number)
+        .fetch_one(connection)
+        .await?;
+        Ok(if is_marked { Outcome::Committed } else { Outcome::RolledBack })
     }
 
     pub(super) async fn close(self) -> Result<(), sqlx::Error> {

@@ -74,7 +74,7 @@ impl PostgresStore {
     /// while: after a power cut everything starts at once.
     pub async fn open(url: &str, password: Option<&str>) -> Result<Self, StoreError> {
         let options = open::options(url, password)?;
-        open::migrate_patiently(&options).await?;
+        let was_away = open::migrate_patiently(&options).await?;
         let connection = open::connect(&options).await?;
         let listener = news::listen(&options).await?;
         let readers = open::Pools::of(&options);
@@ -89,8 +89,9 @@ impl PostgresStore {
             changes.clone(),
         );
         let news = tokio::spawn(news).abort_handle();
-        let link = Link::new(options, connection);
-        let at_work = Writer { link, clock: clock.clone(), teller, changes: changes.clone() };
+        let link = Link::new(options, connection, was_away);
+        let changed = changes.clone();
+        let at_work = Writer { link, clock: clock.clone(), teller, batch: 0, changes: changed };
         tokio::spawn(at_work.serve(operations));
         Ok(Self { readers, writer, changes, clock, news })
     }

@@ -90,8 +90,8 @@ pub(super) async fn pass_on(
     changes: broadcast::Sender<Change>,
 ) {
     loop {
-        let heard_last = super::now();
-        let error = hear(&mut listener, &teller, &changes).await;
+        let mut heard_last = super::now();
+        let error = hear(&mut listener, &teller, &changes, &mut heard_last).await;
         tracing::warn!(error, "news of other processes are not heard; connecting again");
         let mut backoff = Backoff::default();
         let missed = loop {
@@ -114,16 +114,20 @@ async fn hear(
     listener: &mut PgListener,
     teller: &str,
     changes: &broadcast::Sender<Change>,
+    heard_last: &mut jiff::Timestamp,
 ) -> String {
     loop {
         match tokio::time::timeout(QUIET, listener.try_recv()).await {
-            Ok(Ok(Some(told))) => publish(changes, read(teller, told.payload())),
+            Ok(Ok(Some(told))) => {
+                *heard_last = super::now();
+                publish(changes, read(teller, told.payload()));
+            }
             Ok(Ok(None)) => return "the connection was closed".into(),
             Ok(Err(error)) => return error.to_string(),
             Err(_) => {
                 let asked = sqlx::query("SELECT 1").execute(&mut *listener);
                 match tokio::time::timeout(QUIET, asked).await {
-                    Ok(Ok(_)) => {}
+                    Ok(Ok(_)) => *heard_last = super::now(),
                     Ok(Err(error)) => return error.to_string(),
                     Err(_) => return "the database does not answer".into(),
                 }

@@ -68,8 +68,8 @@ pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, 
 /// How long somebody who starts waits for a database that is away.
 const OPENS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Brings the schema up to date, and waits for a database that does not answer yet.
-pub(super) async fn migrate_patiently(options: &PgConnectOptions) -> Result<(), StoreError> {
+/// Brings the schema up to date, and waits for a database that does not answer yet. Says whether it had to.
+pub(super) async fn migrate_patiently(options: &PgConnectOptions) -> Result<bool, StoreError> {
     let (begun, mut backoff) = (Instant::now(), Backoff::default());
     let mut is_said = false;
     loop {
@@ -82,7 +82,7 @@ pub(super) async fn migrate_patiently(options: &PgConnectOptions) -> Result<(), 
                     tracing::warn!(%error, seconds, "the database does not answer; waiting for it");
                 }
             }
-            migrated => return migrated,
+            migrated => return migrated.map(|()| is_said),
         }
         backoff.wait().await;
     }
@@ -100,6 +100,10 @@ async fn migrate(options: &PgConnectOptions) -> Result<(), StoreError> {
     })?;
     let oldest: i64 = sqlx::query_scalar("SELECT oldest FROM bellglass_schema")
         .fetch_one(&mut connection)
+        .await?;
+    // Nobody asks for so long what became of a write.
+    sqlx::query("DELETE FROM written WHERE at < now() - interval '1 day'")
+        .execute(&mut connection)
         .await?;
     connection.close().await?;
     let known = newest_schema();

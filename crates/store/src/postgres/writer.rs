@@ -25,6 +25,8 @@ pub(super) struct Writer {
     pub(super) clock: DatabaseClock,
     /// Under which name this store tells others of changes.
     pub(super) teller: String,
+    /// How many groups were tried to be written. Each try has a number of its own.
+    pub(super) batch: i64,
     pub(super) changes: broadcast::Sender<Change>,
 }
 
@@ -59,6 +61,11 @@ impl Writer {
     async fn commit(&mut self, batch: &mut Vec<Operation>) {
         let mut backoff = Backoff::default();
         loop {
+            // Also what waited in the queue: whoever gave up was told that nothing was done.
+            batch.retain(|operation| !operation.is_abandoned());
+            if batch.iter().all(|operation| matches!(operation, Operation::Close(_))) {
+                return;
+            }
             let Some(error) = self.attempt(batch).await else { return };
             match Fault::of(&error) {
                 Fault::Connection | Fault::Conflict => {
@@ -67,10 +74,6 @@ impl Writer {
                 Fault::Statement => return self.commit_one_by_one(batch, error).await,
             }
             backoff.wait().await;
-            batch.retain(|operation| !operation.is_abandoned());
-            if batch.iter().all(|operation| matches!(operation, Operation::Close(_))) {
-                return;
-            }
         }
     }
 
@@ -96,7 +99,9 @@ impl Writer {
         }
         let forbearing =
             longest_claimed_lease(batch).is_some_and(|lease| self.link.was_away_within(lease));
-        let surroundings = Surroundings { clock: &self.clock, teller: &self.teller, forbearing };
+        self.batch += 1;
+        let (clock, teller, number) = (&self.clock, self.teller.as_str(), self.batch);
+        let surroundings = Surroundings { clock, teller, number, forbearing };
         let connection = match self.link.get().await {
             Ok(connection) => connection,
             Err(error) => return Some(error.into()),
@@ -131,7 +136,7 @@ impl Writer {
     async fn was_committed(&mut self, ready: &Ready) -> bool {
         let mut backoff = Backoff::default();
         loop {
-            match self.link.outcome_of(&ready.transaction).await {
+            match self.link.outcome_of(&self.teller, ready).await {
                 Ok(Outcome::Committed) => return true,
                 Ok(Outcome::RolledBack) => return false,
                 Ok(Outcome::Open) => {}

@@ -165,7 +165,7 @@ mod tests {
         let mut connection = opened.connection;
         sqlx::query("PRAGMA max_page_count = 100").execute(&mut connection).await.unwrap();
         let failure = run(&mut connection, &mut [large_job()]).await.unwrap_err();
-        assert!(matches!(failure, Failure::RolledBack(StoreError::Database(_))), "{failure:?}");
+        assert!(matches!(&failure, Failure::RolledBack(error) if error.is_full()), "{failure:?}");
 
         sqlx::query("PRAGMA max_page_count = 100000").execute(&mut connection).await.unwrap();
         let changes = run(&mut connection, &mut [large_job()]).await.unwrap();

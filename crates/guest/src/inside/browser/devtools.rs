@@ -253,24 +253,55 @@ async fn write_all(mut requests: pipe::Sender, mut queue: mpsc::Receiver<Vec<u8>
 }
 
 async fn read_all(mut answers: pipe::Receiver, shared: std::sync::Weak<Shared>) {
-    let mut buffer = Vec::new();
-    let mut searched = 0;
+    let mut messages = Messages::default();
     loop {
-        match answers.read_buf(&mut buffer).await {
+        match answers.read_buf(&mut messages.buffer).await {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
         let Some(shared) = shared.upgrade() else { return };
-        while let Some(end) = memchr::memchr(0, &buffer[searched..]).map(|at| searched + at) {
-            shared.take(&buffer[..end]);
-            buffer.drain(..=end);
-            searched = 0;
-        }
-        searched = buffer.len();
-        if buffer.len() > LONGEST_MESSAGE {
-            return;
-        }
+        messages.take_in(LONGEST_MESSAGE, |message| shared.take(message));
     }
+}
+
+/// Takes messages out of bytes as they come.
+#[derive(Default)]
+struct Messages {
+    buffer: Vec<u8>,
+    searched: usize,
+    /// The rest of a message that is too long is passed over.
+    skipping: bool,
+}
+
+impl Messages {
+    /// Of a message that is longer than `longest`, whoever waits for it hears that.
+    fn take_in(&mut self, longest: usize, mut take: impl FnMut(&[u8])) {
+        while let Some(end) = memchr::memchr(0, &self.buffer[self.searched..]) {
+            let end = self.searched + end;
+            if !std::mem::take(&mut self.skipping) {
+                take(&self.buffer[..end]);
+            }
+            self.buffer.drain(..=end);
+            self.searched = 0;
+        }
+        if self.buffer.len() > longest || self.skipping {
+            if !std::mem::replace(&mut self.skipping, true)
+                && let Some(id) = id_of(&self.buffer)
+            {
+                let words = format!("the answer has more than {} MiB", longest >> 20);
+                take(json!({ "id": id, "error": { "message": words } }).to_string().as_bytes());
+            }
+            self.buffer = Vec::new();
+        }
+        self.searched = self.buffer.len();
+    }
+}
+
+/// Which question a message answers, read from its beginning.
+fn id_of(message: &[u8]) -> Option<u64> {
+    let digits = message.strip_prefix(b"{\"id\":")?;
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -312,6 +343,24 @@ mod tests {
         tools.shared.take(closed.as_bytes());
         drop(tools.attend());
         assert_eq!(answered(), None);
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_fails_its_question_and_no_other() {
+        let mut messages = Messages::default();
+        let mut taken = Vec::new();
+        let long = format!("{{\"id\":7,\"result\":\"{}\"}}\0", "x".repeat(5_000));
+        let stream = format!("{{\"id\":6}}\0{long}{{\"id\":8}}\0{{\"id\":9}}\0");
+        for piece in stream.as_bytes().chunks(300) {
+            messages.buffer.extend_from_slice(piece);
+            messages.take_in(1_000, |message| {
+                taken.push(serde_json::from_slice::<Value>(message).unwrap());
+            });
+            assert!(messages.buffer.len() <= 1_000);
+        }
+        let ids: Vec<_> = taken.iter().map(|message| message["id"].as_u64().unwrap()).collect();
+        assert_eq!(ids, [6, 7, 8, 9]);
+        assert!(taken[1]["error"]["message"].is_string() && taken[2]["error"].is_null());
     }
 
     #[tokio::test]

@@ -85,6 +85,8 @@ struct Live {
     view: Mutex<View>,
     /// The socket on which viewers are served.
     rfb: PathBuf,
+    /// The window manager and the X server.
+    programs: [start::Program; 2],
     /// Whether the pointer was used since the keyboard was: then the window manager may be about to
     /// give the keyboard to another window.
     clicked: AtomicBool,
@@ -126,6 +128,9 @@ async fn get(guest: &Arc<Guest>, screen: Screen) -> Result<Arc<Live>, ToolError>
         let mut live = guest.desktop.live.lock().await;
         if let Some(live) = live.as_ref().filter(|live| !live.display.is_gone()) {
             return Ok(live.clone());
+        }
+        if let Some(broken) = live.take() {
+            start::clear_away(&guest, &broken).await;
         }
         let started = Arc::new(start::start(&guest, screen).await?);
         guest.desktop.shown.store(true, Ordering::Relaxed);
@@ -241,10 +246,15 @@ pub(super) async fn xdot(
 }
 
 impl Live {
-    fn new(display: Arc<Display>, keyboard: Keyboard, rfb: PathBuf) -> Self {
+    fn new(
+        display: Arc<Display>,
+        keyboard: Keyboard,
+        rfb: PathBuf,
+        programs: [start::Program; 2],
+    ) -> Self {
         let view = Mutex::new(View::of_screen(display.width, display.height));
         let (clicked, changes) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { display, keyboard, view, rfb, clicked, changes }
+        Self { display, keyboard, view, rfb, programs, clicked, changes }
     }
 
     fn act(&self, call: &Computer, until: Instant, stop: &Stop) -> Result<Answer, ToolError> {

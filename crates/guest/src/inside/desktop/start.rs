@@ -7,6 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bellglass_protocol::job::Screen;
@@ -76,7 +77,7 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, To
     let display = match tokio::task::spawn_blocking(connect).await {
         Ok(Ok(display)) => display,
         failed => {
-            kill_supervised(guest, xserver).await;
+            xserver.end(guest).await;
             let why = match failed {
                 Ok(Err(error)) => error.to_string(),
                 _ => "it broke".into(),
@@ -84,19 +85,38 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, To
             return Err(failure("no_desktop", format!("the X server did not start: {why}")));
         }
     };
-    let manager = run(guest, manager, &["openbox", "--sm-disable"])?;
+    let manager = match run(guest, manager, &["openbox", "--sm-disable"]) {
+        Ok(manager) => manager,
+        Err(error) => {
+            xserver.end(guest).await;
+            return Err(error);
+        }
+    };
     let waiting = display.clone();
-    let managed = tokio::task::spawn_blocking(move || {
-        windows::wait_for_manager(&waiting, Instant::now() + STARTING).unwrap_or(false)
-    })
-    .await;
-    let keyboard = Keyboard::of(&display).map_err(ToolError::from)?;
-    if !managed.unwrap_or(false) {
-        kill_supervised(guest, manager).await;
-        kill_supervised(guest, xserver).await;
-        return Err(failure("no_desktop", "the window manager did not start"));
+    let ready = tokio::task::spawn_blocking(move || {
+        match windows::wait_for_manager(&waiting, Instant::now() + STARTING) {
+            Ok(true) => Keyboard::of(&waiting).map_err(ToolError::from),
+            _ => Err(failure("no_desktop", "the window manager did not start")),
+        }
+    });
+    match ready.await.unwrap_or_else(|_| Err(failure("no_desktop", "starting it broke"))) {
+        Ok(keyboard) => {
+            let programs = [manager, xserver];
+            Ok(Live::new(display, keyboard, rfb, programs))
+        }
+        Err(error) => {
+            manager.end(guest).await;
+            xserver.end(guest).await;
+            Err(error)
+        }
     }
-    Ok(Live::new(display, keyboard, rfb))
+}
+
+/// Ends what is left of a desktop whose screen cannot be used any more, so that another can take its place.
+pub(super) async fn clear_away(guest: &Guest, live: &Live) {
+    for program in &live.programs {
+        program.end(guest).await;
+    }
 }
 
 fn connect() -> io::Result<Arc<Display>> {
@@ -116,8 +136,22 @@ fn connect() -> io::Result<Arc<Display>> {
     }
 }
 
-/// Starts a program that belongs to the desktop. Returns its supervisor.
-fn run(guest: &Guest, program: PathBuf, arguments: &[&str]) -> Result<libc::pid_t, ToolError> {
+/// A program that belongs to the desktop.
+pub(super) struct Program {
+    supervisor: libc::pid_t,
+    /// From then on the number may be another's.
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Program {
+    async fn end(&self, guest: &Guest) {
+        if !self.has_ended.load(Ordering::Relaxed) {
+            kill_supervised(guest, self.supervisor).await;
+        }
+    }
+}
+
+fn run(guest: &Guest, program: PathBuf, arguments: &[&str]) -> Result<Program, ToolError> {
     let folder = guest.workspace.path().to_path_buf();
     let mut environment = environment(guest, &folder, &Default::default())?;
     environment.retain(|(name, _)| name != "DISPLAY");
@@ -126,7 +160,8 @@ fn run(guest: &Guest, program: PathBuf, arguments: &[&str]) -> Result<libc::pid_
     let command = Command { program, arguments, environment, folder, input: None };
     let (mut stdout, mut stderr, supervisor) =
         Process::start(&command, &guest.confinement)?.split();
-    let pid = supervisor.pid();
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let program = Program { supervisor: supervisor.pid(), has_ended: has_ended.clone() };
     tokio::spawn(async move {
         // Nobody reads what they log, but they must not wait for a reader.
         let mut nowhere = (tokio::io::sink(), tokio::io::sink());
@@ -135,6 +170,7 @@ fn run(guest: &Guest, program: PathBuf, arguments: &[&str]) -> Result<libc::pid_
             tokio::io::copy(&mut stderr, &mut nowhere.1)
         );
         supervisor.reap().await;
+        has_ended.store(true, Ordering::Relaxed);
     });
-    Ok(pid)
+    Ok(program)
 }

@@ -53,9 +53,6 @@ pub(super) fn edit_all(
             let message = format!("edit {number}: {}; the file is unchanged", error.message);
             failure(&error.code, message)
         })?;
-        if made.content.len() as u64 > LARGEST_FILE {
-            return Err(failure("file_too_large", "the file would have more than 16 MiB"));
-        }
         places += made.places;
         if let Some(note) = made.note {
             notes.push(format!("\nedit {number}: {note}"));
@@ -97,8 +94,8 @@ fn apply(path: &str, content: &[u8], edit: &Edit, stop: &Stop) -> Result<Made, T
     };
     match found[..] {
         [] => apply_near(path, content, edit, stop),
-        [start] => Ok(made(content, &found, old.len(), start, new)),
-        [start, ..] if edit.replace_all => Ok(made(content, &found, old.len(), start, new)),
+        [start] => made(content, &found, old.len(), start, new),
+        [start, ..] if edit.replace_all => made(content, &found, old.len(), start, new),
         _ => Err(not_unique(content, path, &found)),
     }
 }
@@ -119,7 +116,7 @@ fn apply_near(path: &str, content: &[u8], edit: &Edit, stop: &Stop) -> Result<Ma
          was written as the file is",
         differs.join(" and "),
     );
-    let made = made(content, &[range.start], range.len(), range.start, &replacement);
+    let made = made(content, &[range.start], range.len(), range.start, &replacement)?;
     Ok(Made { note: Some(note), ..made })
 }
 
@@ -160,8 +157,20 @@ fn first_occurrences(content: &[u8], old: &[u8]) -> Vec<usize> {
     found
 }
 
-fn made(content: &[u8], found: &[usize], old_length: usize, start: usize, new: &[u8]) -> Made {
-    let mut edited = Vec::with_capacity(content.len() + new.len());
+fn made(
+    content: &[u8],
+    found: &[usize],
+    old_length: usize,
+    start: usize,
+    new: &[u8],
+) -> Result<Made, ToolError> {
+    let removed = found.len() * old_length;
+    let length = (content.len() - removed).saturating_add(found.len().saturating_mul(new.len()));
+    // Known before it is made: much can come of little.
+    if length as u64 > LARGEST_FILE {
+        return Err(failure("file_too_large", "the file would have more than 16 MiB"));
+    }
+    let mut edited = Vec::with_capacity(length);
     let mut copied = 0;
     for start in found {
         edited.extend_from_slice(&content[copied..*start]);
@@ -169,7 +178,7 @@ fn made(content: &[u8], found: &[usize], old_length: usize, start: usize, new: &
         copied = start + old_length;
     }
     edited.extend_from_slice(&content[copied..]);
-    Made { content: edited, places: found.len(), start, length: new.len(), note: None }
+    Ok(Made { content: edited, places: found.len(), start, length: new.len(), note: None })
 }
 
 fn line_of(content: &[u8], offset: usize) -> usize {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::network::{Connection, NetworkPolicy, Verdict};
@@ -51,7 +52,7 @@ impl Names {
 
 #[async_trait]
 impl Resolve for Names {
-    async fn resolve(&self, host: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+    async fn resolve(&self, host: &str, _: u16, _: Duration) -> io::Result<Vec<SocketAddr>> {
         let mut names = self.0.lock().unwrap();
         let addresses = names.get_mut(host).ok_or(io::ErrorKind::NotFound)?;
         let last = *addresses.last().ok_or(io::ErrorKind::NotFound)?;
