@@ -106,7 +106,9 @@ pub(crate) enum ApiError {
     MethodNotAllowed,
     #[error("the database does not answer now; nothing was changed, as far as can be told")]
     StoreUnavailable,
-    #[error("the disk that the server keeps its jobs on is full, and nothing was written")]
+    #[error(
+        "the disk that the server keeps its jobs on is full; as far as can be told, nothing was written"
+    )]
     StoreFull,
     #[error("something went wrong inside the server; its log says what")]
     Internal,

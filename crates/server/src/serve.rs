@@ -72,7 +72,6 @@ pub async fn serve_on(listeners: Listeners, app: App, shutdown: impl Future) -> 
     }
 }
 
-
 /// Answers on one listener until the server stops. Without a listener there is nothing to do.
 async fn answer(
     at: Option<(TcpListener, Router)>,

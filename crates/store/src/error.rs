@@ -51,6 +51,8 @@ pub enum StoreError {
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the database is corrupt: {0}")]
     Corrupt(String),
+    #[error("there is no room left where the database is kept")]
+    Full,
     #[error("the database failed")]
     Database(#[from] sqlx::Error),
 }
@@ -60,7 +62,13 @@ impl StoreError {
     pub fn is_full(&self) -> bool {
         const SQLITE_FULL: &str = "13";
         const POSTGRES_DISK_FULL: &str = "53100";
-        let Self::Database(sqlx::Error::Database(error)) = self else { return false };
-        error.code().is_some_and(|code| code == SQLITE_FULL || code == POSTGRES_DISK_FULL)
+        match self {
+            Self::Full => true,
+            Self::Database(error) => {
+                let code = error.as_database_error().and_then(|error| error.code());
+                code.is_some_and(|code| code == SQLITE_FULL || code == POSTGRES_DISK_FULL)
+            }
+            _ => false,
+        }
     }
 }

@@ -228,9 +228,7 @@ async fn a_database_that_stays_away_is_said_to_be_away() {
     // A job's own line waits for as long as it takes, and all that is asked for later waits behind it.
     let appending = {
         let store = store.clone();
-        tokio::spawn(
-            async move { store.append(job, mine.generation, vec![output("1")]).await },
-        )
+        tokio::spawn(async move { store.append(job, mine.generation, vec![output("1")]).await })
     };
     assert!(store.ping().await.is_err());
     let (scheduled, read) =

@@ -359,7 +359,11 @@ fn a_call_that_was_cut_off_is_told_so() {
     assert_eq!(job.go(""), "tool.answered");
     let Effect::Ask(request) = job.next() else { panic!("{:?}", job.next()) };
     let Some(Message::ToolResults(results)) = request.messages.last() else { panic!() };
-    assert!(results[0].text.contains("cut off because it was too long"), "{}", results[0].text);
+    assert!(
+        results[0].text.contains("cut off because the answer was too long"),
+        "{}",
+        results[0].text
+    );
 }
 
 #[test]

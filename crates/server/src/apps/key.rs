@@ -92,7 +92,9 @@ mod tests {
         assert_eq!(kept, open(&none, None));
         let by_token = open(&with_token, None);
         assert_eq!(by_token, open(&with_token, None));
-        assert!(kept != by_token && kept != by_cluster && by_token != shared && shared != by_cluster);
+        assert!(
+            kept != by_token && kept != by_cluster && by_token != shared && shared != by_cluster
+        );
         // Who knows the token does not know the key.
         let elsewhere = ServerSettings { app_key: None, ..with_token.clone() };
         assert_ne!(by_token, open(&elsewhere, None));

@@ -78,7 +78,8 @@ async fn serve(
     // A program that has our token needs no ticket, and the app must not see the token.
     let pass = server.apps.passes.admitted(&app, request.headers(), now);
     let from = Peer::of(request.extensions(), request.headers());
-    let shown = guard::take_token(server, from, request.headers_mut(), app.job, pass.is_some()).await;
+    let shown =
+        guard::take_token(server, from, request.headers_mut(), app.job, pass.is_some()).await;
     let (caller, opener) = match shown.map_err(|_| Refusal::NotAdmitted)? {
         Some(caller) => (caller, None),
         None => {

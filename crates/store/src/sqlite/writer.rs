@@ -71,10 +71,16 @@ async fn commit(
         Err(Failure::AtCommit(error)) => {
             // Whether it is on the disk is not known, so it is not tried a second time.
             tracing::error!(%error, "a group of writes could not be committed");
-            let text = error.to_string();
+            let error = StoreError::from(error);
+            let (text, is_full) = (error.to_string(), error.is_full());
             for operation in operations {
-                let copy = sqlx::Error::Io(std::io::Error::other(text.clone()));
-                operation.fail(StoreError::Database(copy));
+                operation.fail(match is_full {
+                    true => StoreError::Full,
+                    false => {
+                        let copy = sqlx::Error::Io(std::io::Error::other(text.clone()));
+                        StoreError::Database(copy)
+                    }
+                });
             }
         }
     }
