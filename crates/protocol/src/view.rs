@@ -264,8 +264,7 @@ impl JobView {
                 self.desktop_taken_by = None;
                 self.question = None;
                 self.approvals.clear();
-                self.summary = None;
-                self.sandbox = None;
+                (self.summary, self.sandbox) = (None, None);
                 self.answers.0 = 0;
             }
             EventBody::CheckpointStored { step, changes, .. } => {
@@ -375,8 +374,7 @@ impl JobView {
                 if self.status == JobStatus::Paused {
                     self.status = JobStatus::Running;
                 }
-                // Whoever lets it go on without a word has given one: the question is over, and the call is
-                // not made.
+                // Who lets it go on without a word has given one: no answer, and no call.
                 self.question = None;
                 self.approvals.retain(|approval| !matches!(approval.wish, Wish::Tool { .. }));
                 if let Some(since) = self.paused_since.take() {

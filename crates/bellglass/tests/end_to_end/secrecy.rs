@@ -87,8 +87,10 @@ async fn two_jobs_know_nothing_of_each_other() {
     for (id, _) in &jobs {
         server.wait_for_step(id, "step.output", 3).await;
     }
-    let spaces: Vec<_> =
-        jobs.iter().map(|(id, _)| host::pid_namespace(server.guest_pid(id))).collect();
+    let spaces: Vec<_> = jobs
+        .iter()
+        .map(|(id, _)| host::pid_namespace(server.guest_pid(id)).unwrap().name)
+        .collect();
     assert_ne!(spaces[0], spaces[1]);
     for (id, job) in &mut jobs {
         server.let_go(id).await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::scripted::{Reply, Said, Scripted};
 use crate::support::text;
-use crate::tasks::{events, finish, run, say, server_with, shell};
+use crate::tasks::{events, finish, run, say, server_with, server_with_fallback, shell};
 
 #[tokio::test]
 async fn a_task_can_be_cancelled_while_its_model_speaks() {
@@ -40,11 +40,7 @@ async fn a_model_that_stays_busy_leaves_the_task_to_the_fallback() {
         |_| Reply::Fail { status: 429, body: "{}".into(), header: Some(("retry-after-ms", "1")) };
     let first = Scripted::start((0..50).map(busy)).await;
     let second = Scripted::start([shell("echo done"), finish()]).await;
-    let config = format!(
-        "[model]\ndefault = \"openai/a\"\nfallback = \"local/b\"\nbase_url = \"{}\"\n",
-        second.base_url()
-    );
-    let server = server_with(&first, &config);
+    let server = server_with_fallback(&first, &second);
     let job = server.run(&json!({ "task": "Do it." })).await;
     assert_eq!(job["status"], "completed", "{:#}", job["error"]);
     assert_eq!(job["steps"][0]["output"], "done\n", "{job:#}");

@@ -28,6 +28,15 @@ pub(crate) fn server_with(model: &Scripted, config: &str) -> TestServer {
     })
 }
 
+/// The same, where tasks that get no answer from it are left to the second model.
+pub(crate) fn server_with_fallback(first: &Scripted, second: &Scripted) -> TestServer {
+    let config = format!(
+        "[model]\ndefault = \"openai/a\"\nfallback = \"local/b\"\nbase_url = \"{}\"\n",
+        second.base_url()
+    );
+    server_with(first, &config)
+}
+
 pub(crate) async fn run(
     script: impl IntoIterator<Item = Reply>,
     more: Value,
@@ -284,11 +293,7 @@ async fn a_model_that_refuses_ends_the_task_or_leaves_it_to_the_fallback() {
 
     let first = Scripted::start([refusal()]).await;
     let second = Scripted::start([shell("true"), finish()]).await;
-    let config = format!(
-        "[model]\ndefault = \"openai/a\"\nfallback = \"local/b\"\nbase_url = \"{}\"\n",
-        second.base_url()
-    );
-    let server = server_with(&first, &config);
+    let server = server_with_fallback(&first, &second);
     let job = server.run(&json!({ "task": "Do it." })).await;
     assert_eq!(job["status"], "completed", "{:#}", job["error"]);
     // The one that refused is not asked at every turn.

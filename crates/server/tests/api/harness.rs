@@ -55,6 +55,8 @@ impl Harness {
         let artifacts = Arc::new(Artifacts::local(&folder.path().join("artifacts")).unwrap());
         let live = Arc::new(MapOfFiles::default());
         let worker_runs = Arc::new(AtomicBool::new(true));
+        let app_key = settings.app_key.or_else(|| Some(folder.path().join("app-key")));
+        let settings = ServerSettings { app_key, ..settings };
         let mut harness = Self {
             store,
             artifacts,

@@ -35,14 +35,25 @@ pub(crate) fn control_group_value(sandbox: &str, file: &str) -> Option<String> {
     found.map(|text| text.trim().to_owned())
 }
 
-/// The pid namespace of a process, by the name that the kernel gives it.
-pub(crate) fn pid_namespace(pid: i32) -> Option<PathBuf> {
+/// A pid namespace. It is held, since the kernel gives the name of one that is gone to the next.
+pub(crate) struct PidNamespace {
+    pub(crate) name: PathBuf,
+    _held: fs::File,
+}
+
+/// The pid namespace of a process.
+pub(crate) fn pid_namespace(pid: i32) -> Option<PidNamespace> {
+    let held = fs::File::open(format!("/proc/{pid}/ns/pid")).ok()?;
+    Some(PidNamespace { name: namespace_name(pid)?, _held: held })
+}
+
+fn namespace_name(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
 /// Every living process of a pid namespace.
-pub(crate) fn processes_in(namespace: &Path) -> Vec<i32> {
-    let is_in = |pid: &i32| pid_namespace(*pid).as_deref() == Some(namespace);
+pub(crate) fn processes_in(namespace: &PidNamespace) -> Vec<i32> {
+    let is_in = |pid: &i32| namespace_name(*pid).as_ref() == Some(&namespace.name);
     all_processes().filter(is_in).filter(|pid| !is_corpse(*pid)).collect()
 }
 
