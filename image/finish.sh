@@ -35,6 +35,11 @@ fi
 # In a sandbox there is nobody to protect from its user, who installs with npm and pip as usual.
 chown -R "$USER_ID:$USER_ID" /usr/local
 
+# Fonts whose folder was changed after it was read would be read anew by the first program of every sandbox.
+if command -v fc-cache >/dev/null; then
+    fc-cache --system-only
+fi
+
 # Nothing of the host that built the image stays in it.
 echo sandbox >/etc/hostname
 printf '127.0.0.1 localhost sandbox\n::1 localhost sandbox\n' >/etc/hosts

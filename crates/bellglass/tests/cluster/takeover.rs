@@ -42,7 +42,7 @@ async fn one_sandbox_is_left(job: &str) {
 /// How many sandboxes of the job have processes: each is a pid namespace of its own.
 fn sandboxes_of(job: &str) -> usize {
     let guests = host::guests_of(job).into_iter();
-    guests.filter_map(host::pid_namespace).collect::<HashSet<_>>().len()
+    guests.filter_map(host::pid_namespace).map(|space| space.name).collect::<HashSet<_>>().len()
 }
 
 async fn holder(client: &Client, job: &str) -> String {

@@ -15,6 +15,7 @@ use x11rb::rust_connection::{DefaultStream, RustConnection};
 use x11rb::wrapper::ConnectionExt as _;
 
 use super::selections::Selections;
+use super::shared_pixels::SharedPixels;
 use super::{Broken, Done};
 
 x11rb::atom_manager! {
@@ -42,6 +43,8 @@ pub(super) struct Display {
     pub(super) atoms: Atoms,
     /// A window that nobody sees, which owns the clipboard.
     pub(super) own: Window,
+    /// Where pictures are put, where that is possible.
+    pixels: Mutex<Option<SharedPixels>>,
     heard: Mutex<Heard>,
     news: Condvar,
 }
@@ -81,7 +84,9 @@ impl Display {
             gone: false,
         });
         let news = Condvar::new();
-        let display = Arc::new(Self { connection, root, width, height, atoms, own, heard, news });
+        let pixels = Mutex::new(SharedPixels::open(&connection, width, height));
+        let display =
+            Arc::new(Self { connection, root, width, height, atoms, own, pixels, heard, news });
         let listener = display.clone();
         std::thread::Builder::new()
             .name("display".into())
@@ -162,6 +167,10 @@ impl Display {
             let waited = self.news.wait_timeout(heard, LOOK_AGAIN);
             heard = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    pub(super) fn shared_pixels(&self) -> MutexGuard<'_, Option<SharedPixels>> {
+        self.pixels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {

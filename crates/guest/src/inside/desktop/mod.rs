@@ -8,6 +8,7 @@ mod keyboard;
 mod picture;
 mod pointer;
 mod selections;
+mod shared_pixels;
 mod start;
 mod windows;
 

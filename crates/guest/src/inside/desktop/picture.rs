@@ -102,6 +102,22 @@ pub(super) fn size(area: Area, max_width: Option<u32>, fit: bool) -> (u32, u32) 
 
 /// Takes an area of the screen as red, green and blue.
 pub(super) fn pixels(display: &Display, area: Area) -> Done<Vec<u8>> {
+    let wanted = area.width as usize * area.height as usize * 4;
+    let data = match &mut *display.shared_pixels() {
+        Some(shared) => shared.take(&display.connection, display.root, area)?,
+        None => over_the_socket(display, area)?,
+    };
+    if data.len() < wanted {
+        return Err(Broken("the screen is not one of 24 bits".into()));
+    }
+    let mut colours = vec![0; wanted / 4 * 3];
+    for (colour, pixel) in colours.chunks_exact_mut(3).zip(data.chunks_exact(4)) {
+        colour.copy_from_slice(&[pixel[2], pixel[1], pixel[0]]);
+    }
+    Ok(colours)
+}
+
+fn over_the_socket(display: &Display, area: Area) -> Done<Vec<u8>> {
     let image = display
         .connection
         .get_image(
@@ -114,15 +130,7 @@ pub(super) fn pixels(display: &Display, area: Area) -> Done<Vec<u8>> {
             u32::MAX,
         )?
         .reply()?;
-    let wanted = area.width as usize * area.height as usize * 4;
-    if image.data.len() < wanted {
-        return Err(Broken("the screen is not one of 24 bits".into()));
-    }
-    let mut colours = Vec::with_capacity(wanted / 4 * 3);
-    for pixel in image.data[..wanted].chunks_exact(4) {
-        colours.extend_from_slice(&[pixel[2], pixel[1], pixel[0]]);
-    }
-    Ok(colours)
+    Ok(image.data)
 }
 
 /// Scales down by averaging: small text stays as readable as it can.

@@ -74,33 +74,35 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, To
         "GLX",
     ];
     let xserver = run(guest, server, &arguments)?;
-    let display = match tokio::task::spawn_blocking(connect).await {
-        Ok(Ok(display)) => display,
-        failed => {
-            xserver.end(guest).await;
-            let why = match failed {
-                Ok(Err(error)) => error.to_string(),
-                _ => "it broke".into(),
-            };
-            return Err(failure("no_desktop", format!("the X server did not start: {why}")));
-        }
-    };
-    let manager = match run(guest, manager, &["openbox", "--sm-disable"]) {
-        Ok(manager) => manager,
+    let unreachable =
+        |error: io::Error| failure("no_desktop", format!("the X server did not start: {error}"));
+    let broke = || failure("no_desktop", "starting it broke");
+    // The server's socket is there before the server is ready, so the window manager starts beside it.
+    let connecting = tokio::task::spawn_blocking(connect).await;
+    let connected = connecting.map_or_else(|_| Err(broke()), |found| found.map_err(unreachable));
+    let started = connected
+        .and_then(|stream| Ok((stream, run(guest, manager, &["openbox", "--sm-disable"])?)));
+    let (stream, manager) = match started {
+        Ok(started) => started,
         Err(error) => {
             xserver.end(guest).await;
             return Err(error);
         }
     };
-    let waiting = display.clone();
     let ready = tokio::task::spawn_blocking(move || {
-        match windows::wait_for_manager(&waiting, Instant::now() + STARTING) {
-            Ok(true) => Keyboard::of(&waiting).map_err(ToolError::from),
+        let display = Display::connect(stream).map_err(|broken| {
+            failure("no_desktop", format!("the X server did not start: {}", broken.0))
+        })?;
+        match windows::wait_for_manager(&display, Instant::now() + STARTING) {
+            Ok(true) => {
+                let keyboard = Keyboard::of(&display).map_err(ToolError::from)?;
+                Ok((display, keyboard))
+            }
             _ => Err(failure("no_desktop", "the window manager did not start")),
         }
     });
-    match ready.await.unwrap_or_else(|_| Err(failure("no_desktop", "starting it broke"))) {
-        Ok(keyboard) => {
+    match ready.await.unwrap_or_else(|_| Err(broke())) {
+        Ok((display, keyboard)) => {
             let programs = [manager, xserver];
             Ok(Live::new(display, keyboard, rfb, programs))
         }
@@ -119,20 +121,14 @@ pub(super) async fn clear_away(guest: &Guest, live: &Live) {
     }
 }
 
-fn connect() -> io::Result<Arc<Display>> {
+fn connect() -> io::Result<UnixStream> {
     let until = Instant::now() + STARTING;
     loop {
-        let error = match UnixStream::connect(SOCKET) {
-            Ok(stream) => match Display::connect(stream) {
-                Ok(display) => return Ok(display),
-                Err(broken) => io::Error::other(broken.0),
-            },
-            Err(error) => error,
-        };
-        if Instant::now() > until {
-            return Err(error);
+        match UnixStream::connect(SOCKET) {
+            Err(error) if Instant::now() > until => return Err(error),
+            Err(_) => std::thread::sleep(BETWEEN_TRIES),
+            connected => return connected,
         }
-        std::thread::sleep(BETWEEN_TRIES);
     }
 }
 

@@ -1,9 +1,11 @@
 //! `search_files`: lines that match a regular expression, by ripgrep's engine.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use bellglass_protocol::step::ToolError;
 use bellglass_protocol::tool::SearchFiles;
@@ -25,11 +27,15 @@ const LINE_SHOWN: usize = 400;
 const LINE_BEFORE_MATCH: usize = 100;
 /// A file with a longer line than this is not text that anybody reads.
 const LONGEST_LINE: usize = 8 << 20;
-/// Files that are looked at together: each may hold a folder open, and a page of lines.
-const AT_ONCE: usize = 64;
-/// Hands that search at most, and files that are worth one.
+/// Hands that search at most, files that are worth one, and how many are looked for to know.
 const MOST_HANDS: usize = 4;
 const WORTH_A_HAND: usize = 8;
+const FIRST_LOOK: usize = MOST_HANDS * WORTH_A_HAND;
+/// Files that a hand takes at a time.
+const A_FEW: usize = 8;
+/// How far hands may be ahead of a file that takes long: each file may leave a page of lines.
+const FARTHEST_AHEAD: usize = 64;
+const FOR_THE_SLOW: Duration = Duration::from_millis(1);
 const STACK: usize = 256 << 10;
 
 pub(super) fn search(
@@ -48,69 +54,100 @@ pub(super) fn search(
         })?;
     let filter = call.glob.as_deref().map(Filter::new).transpose()?;
     let start = walk::start(workspace, call.path.as_deref())?;
-    let mut files = start.walk(None).filter(|entry| {
+    let files = start.walk(None).filter(|entry| {
         let wanted = filter.as_ref().is_none_or(|filter| filter.matches(&entry.path));
         wanted && entry.kind() == FileType::RegularFile
     });
-    let mut page = Page { text: String::new(), matches: 0, skipped: 0, full: false };
-    while !page.full && !stop.is_requested() {
-        let batch: Vec<walk::Found> = files.by_ref().take(AT_ONCE).collect();
-        if batch.is_empty() {
-            break;
-        }
-        for found in search_batch(&batch, &matcher, stop) {
-            page.add(found);
-        }
-    }
-    Ok(page.finish())
+    Ok(search_all(files, &matcher, stop).finish())
 }
 
-/// Searches some files, by as many hands as there are processors. What they found comes in the order of
-/// the files, so that nobody sees how many hands there were.
-fn search_batch(
-    batch: &[walk::Found],
+/// Searches files by as many hands as there are processors. What they found is taken in the order of the files,
+/// so that nobody sees how many hands there were.
+fn search_all(
+    mut files: impl Iterator<Item = walk::Found> + Send,
     matcher: &RegexMatcher,
     stop: &Stop,
-) -> Vec<io::Result<Vec<String>>> {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut searcher = SearcherBuilder::new()
-            .line_number(true)
-            .binary_detection(BinaryDetection::quit(0))
-            .heap_limit(Some(LONGEST_LINE))
-            .build();
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(entry) = batch.get(index).filter(|_| !stop.is_requested()) else {
-                return done;
-            };
-            let mut found = Found { lines: Vec::new(), bytes: 0, matcher, path: &entry.path };
-            let searched = entry
-                .open()
-                .map_err(io::Error::from)
-                .and_then(|file| searcher.search_file(matcher, &file, &mut found));
-            done.push((index, searched.map(|()| found.lines)));
-        }
-    };
+) -> Page {
+    let first: VecDeque<walk::Found> = files.by_ref().take(FIRST_LOOK).collect();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let helpers = processors.min(MOST_HANDS).min(batch.len() / WORTH_A_HAND).saturating_sub(1);
-    let mut done = std::thread::scope(|scope| {
-        let helpers: Vec<_> = (0..helpers)
-            // Where there is no room for another thread, this one does it all.
-            .filter_map(|_| {
-                let name = std::thread::Builder::new().name("search".into());
-                name.stack_size(STACK).spawn_scoped(scope, work).ok()
-            })
-            .collect();
-        let mut done = work();
-        for helper in helpers {
-            done.extend(helper.join().unwrap_or_default());
-        }
-        done
+    let helpers = processors.min(MOST_HANDS).min(first.len() / WORTH_A_HAND).saturating_sub(1);
+    let table = Mutex::new(Table {
+        files: first.into_iter().chain(files),
+        handed_out: 0,
+        found: BTreeMap::new(),
+        taken_in: 0,
+        page: Page { text: String::new(), matches: 0, skipped: 0, full: false },
     });
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, found)| found).collect()
+    let work = || search_some(&table, matcher, stop);
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            let name = std::thread::Builder::new().name("search".into());
+            // Where there is no room for another thread, this one does it all.
+            let _ = name.stack_size(STACK).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    table.into_inner().unwrap_or_else(PoisonError::into_inner).page
+}
+
+/// What all hands share.
+struct Table<F> {
+    files: F,
+    handed_out: usize,
+    /// What was found in files that come after one which is still looked at.
+    found: BTreeMap<usize, io::Result<Vec<String>>>,
+    taken_in: usize,
+    page: Page,
+}
+
+/// One hand: takes a few files at a time until there are no more, or enough was found.
+fn search_some<F: Iterator<Item = walk::Found>>(
+    table: &Mutex<Table<F>>,
+    matcher: &RegexMatcher,
+    stop: &Stop,
+) {
+    let table = || table.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut searcher = SearcherBuilder::new()
+        .line_number(true)
+        .binary_detection(BinaryDetection::quit(0))
+        .heap_limit(Some(LONGEST_LINE))
+        .build();
+    let mut files = Vec::with_capacity(A_FEW);
+    loop {
+        let start = {
+            let mut table = table();
+            if table.page.full || stop.is_requested() {
+                return;
+            }
+            if table.handed_out - table.taken_in > FARTHEST_AHEAD {
+                drop(table);
+                std::thread::sleep(FOR_THE_SLOW);
+                continue;
+            }
+            files.extend(table.files.by_ref().take(A_FEW));
+            let start = table.handed_out;
+            table.handed_out += files.len();
+            start
+        };
+        if files.is_empty() {
+            return;
+        }
+        let search = |file: walk::Found| {
+            let mut found = Found { lines: Vec::new(), bytes: 0, matcher, path: &file.path };
+            let opened = file.open().map_err(io::Error::from);
+            let searched = opened.and_then(|open| searcher.search_file(matcher, &open, &mut found));
+            searched.map(|()| found.lines)
+        };
+        let found: Vec<_> = (start..).zip(files.drain(..).map(search)).collect();
+        let mut table = table();
+        table.found.extend(found);
+        let mut next = table.taken_in;
+        while let Some(found) = table.found.remove(&next) {
+            table.page.add(found);
+            next += 1;
+        }
+        table.taken_in = next;
+    }
 }
 
 /// A glob over names if it has no `/`, over paths of the workspace otherwise.
