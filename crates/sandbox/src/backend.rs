@@ -14,6 +14,7 @@ use bellglass_protocol::report::{Check, Probe, Start};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::inward::SideDoor;
+pub use crate::namespace::Relief;
 
 /// How sandboxes are made. One implementation for each isolation technology.
 #[async_trait]
@@ -86,6 +87,11 @@ pub trait RunningSandbox: Send + Sync {
     /// A way to sockets inside that does not lead through the guest, where there is one.
     fn side_door(&self) -> Option<SideDoor> {
         None
+    }
+
+    /// Lifts the sandbox's limit on processor time until what this returns is dropped.
+    fn relieve(&self) -> Relief {
+        Relief::default()
     }
 
     /// Ends every process of the sandbox and removes what it used. Nothing of it runs afterwards.

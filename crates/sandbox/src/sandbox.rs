@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bellglass_protocol::report::SandboxReport;
 
-use crate::backend::{Backend, BackendError, RunningSandbox, SandboxName, SandboxOrder};
+use crate::backend::{Backend, BackendError, Relief, RunningSandbox, SandboxName, SandboxOrder};
 use crate::client::{ClientError, GuestClient};
 
 /// How long a guest may take from its start to its greeting.
@@ -105,6 +105,11 @@ impl Sandbox {
 
     pub async fn out_of_memory_kills(&self) -> u64 {
         self.running.out_of_memory_kills().await
+    }
+
+    /// Lets the guest have as much processor time as it needs, until what this returns is dropped.
+    pub fn relieve(&self) -> Relief {
+        self.running.relieve()
     }
 
     /// Ends every process of the sandbox and removes what it used.

@@ -30,6 +30,9 @@ use crate::stop::{StopReason, StopSwitch};
 /// How much longer than a step's time limit the guest may take to say that it was reached.
 pub(crate) const GUEST_GRACE: Duration = Duration::from_secs(15);
 
+/// After how much of that it is taken to want for processor time.
+const LATE: Duration = Duration::from_secs(1);
+
 /// How long to wait before a guest is asked again to end a call that it did not know yet.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -192,6 +195,21 @@ impl SandboxHands<'_> {
         Ok((outcome, memory_kills))
     }
 
+    /// Waits for something that the guest is to be done with after this time. One that is late is given processor
+    /// time beyond the sandbox's share: it has the same as the tools, and they may leave it too little to end
+    /// them. It is bounded as the waiting is.
+    async fn relieved_after<T>(&self, time: Duration, work: impl Future<Output = T>) -> T {
+        let late = async {
+            tokio::time::sleep(time + LATE).await;
+            let _relief = self.sandbox.relieve();
+            std::future::pending::<std::convert::Infallible>().await
+        };
+        tokio::select! {
+            done = work => done,
+            never = late => match never {},
+        }
+    }
+
     /// How much more may be kept in full.
     fn room(&self) -> u64 {
         self.limits.total_output.0.saturating_sub(self.kept)
@@ -207,7 +225,8 @@ impl SandboxHands<'_> {
         let guest = self.sandbox.guest();
         let time = call.timeout().unwrap_or(self.limits.step_time).duration();
         let received = keeper.spool.bytes();
-        let mut running = pin!(guest.call(&id, call, time, received, keeper));
+        let running = guest.call(&id, call, time, received, keeper);
+        let mut running = pin!(self.relieved_after(time, running));
         let overdue = tokio::time::sleep(time + GUEST_GRACE);
 
         let reason = tokio::select! {
@@ -229,7 +248,7 @@ impl SandboxHands<'_> {
             }
         };
         tokio::select! {
-            result = tokio::time::timeout(GUEST_GRACE, ended) => match result {
+            result = tokio::time::timeout(GUEST_GRACE, self.relieved_after(Duration::ZERO, ended)) => match result {
                 Ok(result) => result.map_err(from_client),
                 Err(_) => Err(HandsError::SandboxLost("the guest did not end a step".into())),
             },

@@ -203,6 +203,44 @@ fn is_optional(file: &str) -> bool {
     file.contains("swap") || file.contains("memsw")
 }
 
+/// The limit on processor time of some groups, which is lifted until this is dropped.
+#[derive(Default)]
+pub struct Relief(Vec<(PathBuf, String)>);
+
+impl Relief {
+    pub(super) fn of(groups: &[PathBuf]) -> Self {
+        let files = groups.iter().flat_map(|group| {
+            [("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")]
+                .map(|(name, free)| (group.join(name), free))
+        });
+        let lift = |(file, free): (PathBuf, &str)| {
+            let limit = fs::read_to_string(&file).ok()?;
+            fs::write(&file, free).ok()?;
+            Some((file, limit))
+        };
+        Self(files.filter_map(lift).collect())
+    }
+
+    /// For groups whose processes were told to end: to end takes some time too, and many that are far over
+    /// their share would wait for it for minutes.
+    pub(super) fn for_good(groups: &[PathBuf]) {
+        Self::of(groups).0.clear();
+    }
+}
+
+impl Drop for Relief {
+    fn drop(&mut self) {
+        for (file, limit) in &self.0 {
+            // A group that is gone has no limit either.
+            if let Err(error) = fs::write(file, limit)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(file = %file.display(), %error, "a limit could not be put back");
+            }
+        }
+    }
+}
+
 /// How many processes of a sandbox were ended for want of memory, by its groups.
 pub(crate) fn out_of_memory_kills(groups: &[PathBuf]) -> u64 {
     // Only the memory controller's group has the one of version 1 or the one of version 2.
@@ -345,6 +383,22 @@ mod tests {
     fn groups(version: Version) -> ControlGroups {
         let parents = Controller::ALL.map(|each| (each, PathBuf::from("/groups"))).into();
         ControlGroups { version, prefix: "p-".into(), parents }
+    }
+
+    #[test]
+    fn a_limit_is_lifted_for_a_while_or_for_good() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cpu.max");
+        let limit = || fs::read_to_string(&file).unwrap();
+        fs::write(&file, "10000 100000\n").unwrap();
+        let groups = [folder.path().to_owned(), folder.path().join("gone")];
+        let relief = Relief::of(&groups);
+        assert_eq!(limit(), "max");
+        drop(relief);
+        assert_eq!(limit(), "10000 100000\n");
+        Relief::for_good(&groups);
+        assert_eq!(limit(), "max");
+        assert!(!folder.path().join("cpu.cfs_quota_us").exists());
     }
 
     #[test]

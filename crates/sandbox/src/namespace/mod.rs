@@ -18,6 +18,7 @@ mod running;
 mod tests;
 mod unrecorded;
 
+pub use control_groups::Relief;
 pub use record::images_in_use;
 
 use std::collections::HashSet;

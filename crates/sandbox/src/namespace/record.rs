@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use serde::{Deserialize, Serialize};
 
 use super::attestation::Claims;
+use super::control_groups::Relief;
 use crate::backend::{SandboxName, SetUp};
 
 /// Name of the wire's socket in a sandbox's folder.
@@ -146,6 +147,7 @@ impl Record {
     pub(super) fn kill_and_wait(&self) -> io::Result<()> {
         let Some(pidfd) = self.pidfd_or_corpse() else { return Ok(()) };
         let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+        Relief::for_good(&self.groups);
         let is_gone = ends_within(ENDING_TIME, &pidfd);
         reap(&pidfd);
         let why = || format!("the kernel has not ended it within {} s", ENDING_TIME.as_secs());

@@ -13,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use super::attestation::{self, Groups, Outside};
+use super::control_groups::Relief;
 use super::held::Holds;
 use super::record::{Record, WIRE, reap};
 use super::{Shared, blocking, control_groups};
@@ -86,8 +87,13 @@ impl RunningSandbox for NamespaceSandbox {
         Some(SideDoor { pid: self.record.pid, pidfd: pidfd?.ok()? })
     }
 
+    fn relieve(&self) -> Relief {
+        Relief::of(&self.record.groups)
+    }
+
     async fn stop(&self) -> Result<(), BackendError> {
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
+        Relief::for_good(&self.record.groups);
         if tokio::time::timeout(ENDING_TIME, self.gone()).await.is_err() {
             // Its traces stay, so that a later sweep finds and removes it.
             let why = format!("the kernel has not ended it within {} s", ENDING_TIME.as_secs());
