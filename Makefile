@@ -57,9 +57,9 @@ images-of-tests:
 
 chaos: ## Hundreds of jobs while processes are killed, stopped and cut off (CHAOS_SEED=… for the same dice)
 	@scripts/setup.sh test
-	$(CARGO) build --locked --package bellglass && target/debug/bellglass image build
+	$(CARGO) build --locked --workspace && target/debug/bellglass image build
 	CHAOS_SEED=$${CHAOS_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')} CHAOS_JOBS=$${CHAOS_JOBS:-300} CHAOS_BLOWS=$${CHAOS_BLOWS:-120} \
-		$(CARGO) nextest run --locked --profile chaos --package bellglass --test cluster --no-capture \
+		$(CARGO) nextest run --locked --profile chaos --workspace --test cluster --no-capture \
 		'chaos::'
 
 test-api: ## Hold the server against its OpenAPI document for longer (EXAMPLES=500 for each operation)

@@ -38,7 +38,7 @@ url=$(head -n 1 "$folder/announced" | jq --raw-output .listening)
 job=$(curl --silent --fail "$url/schedule" --header 'Content-Type: application/json' \
     --data '{"session": {}, "network": "none"}' | jq --raw-output .job_id)
 
-cargo build --quiet --locked --package bellglass-agent --example mcp_client
+cargo build --quiet --locked --workspace --example mcp_client
 client=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/mcp_client")
 
 conformance() {
