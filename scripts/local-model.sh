@@ -44,7 +44,9 @@ until [ -s "$folder/address" ]; do
     kill -0 "$server" 2>/dev/null || { tail -n 20 "$folder/server.log" >&2; exit 1; }
     sleep 0.2
 done
-cargo run --quiet --locked --package bellglass-agent --example local_model -- \
+cargo build --quiet --locked --workspace --example local_model --example static_model
+examples=${CARGO_TARGET_DIR:-target}/debug/examples
+"$examples/local_model" \
     "$(cat "$folder/address")/v1" "$folder/step.json"
 
 # What the model wrote is run as a step, whatever it is: the sandbox is there for that.
@@ -58,4 +60,4 @@ mkdir "$folder/static"
 package=$(echo "$folder"/python/lib/python3*/site-packages/wordllama)
 ln -s "$package"/weights/*_256.safetensors "$folder/static/model.safetensors"
 ln -s "$package"/tokenizers/l2_supercat_tokenizer_config.json "$folder/static/tokenizer.json"
-cargo run --quiet --locked --package bellglass-agent --example static_model -- "$folder/static"
+"$examples/static_model" "$folder/static"
