@@ -89,7 +89,7 @@ pub trait RunningSandbox: Send + Sync {
         None
     }
 
-    /// Lifts the sandbox's limit on processor time until what this returns is dropped.
+    /// Makes the sandbox's limit on processor time a whole processor until what this returns is dropped.
     fn relieve(&self) -> Relief {
         Relief::default()
     }

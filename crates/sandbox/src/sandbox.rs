@@ -107,7 +107,7 @@ impl Sandbox {
         self.running.out_of_memory_kills().await
     }
 
-    /// Lets the guest have as much processor time as it needs, until what this returns is dropped.
+    /// Lets the sandbox have a whole processor, if it had less, until what this returns is dropped.
     pub fn relieve(&self) -> Relief {
         self.running.relieve()
     }

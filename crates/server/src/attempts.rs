@@ -28,6 +28,8 @@ pub(crate) struct Attempts {
     wrong: Mutex<HashMap<IpAddr, Bucket>>,
     /// Hashes of tokens that let somebody in.
     good: Mutex<HashSet<[u8; 32]>>,
+    /// Hashes of tokens that visitors showed to apps, and that are not ours.
+    foreign: Mutex<HashSet<[u8; 32]>>,
 }
 
 /// From where a request comes, as far as that is known.
@@ -102,6 +104,33 @@ impl Attempts {
         Ok(judged)
     }
 
+    /// Whether a token is one of an app's own, which is passed on. Only the first time that one is shown may be a
+    /// guess at ours, and is counted as such.
+    pub(crate) fn is_foreign(
+        &self,
+        from: Peer,
+        shown: &[u8],
+        is_ours: bool,
+    ) -> Result<bool, ApiError> {
+        let hash = hash_of(shown).0;
+        if open(&self.foreign).contains(&hash) {
+            return Ok(true);
+        }
+        if let Peer(Some(address)) = from
+            && !self.may_try(address, Instant::now())
+        {
+            return Err(ApiError::TooManyAttempts);
+        }
+        if !is_ours {
+            let mut foreign = open(&self.foreign);
+            if foreign.len() >= MOST_REMEMBERED {
+                foreign.clear();
+            }
+            foreign.insert(hash);
+        }
+        Ok(!is_ours)
+    }
+
     /// Takes an attempt before it is made, so that many at once are not more than many after each other.
     fn may_try(&self, address: IpAddr, now: Instant) -> bool {
         let mut wrong = open(&self.wrong);
@@ -169,6 +198,14 @@ mod tests {
         assert!(held_up, "it can be tried without end");
         assert!(is_good(one, b"good").await.unwrap(), "it was good before");
         assert!(!is_good(other, b"wrong").await.unwrap(), "another address");
+        // An app's own token is shown as often as its page wants; many different ones are guesses.
+        let third = peer("192.0.2.3", &[]);
+        assert!((0..1_000).all(|_| attempts.is_foreign(third, b"its own", false).unwrap()));
+        let guess = |n: u32| attempts.is_foreign(third, &n.to_be_bytes(), false).is_err();
+        assert!((0..100_000).any(guess), "it can be guessed without end");
+        assert!(attempts.is_foreign(third, b"its own", false).unwrap());
+        assert!(attempts.is_foreign(third, b"ours", true).is_err());
+        assert!(!attempts.is_foreign(other, b"ours", true).unwrap(), "ours is no app's");
         // What is revoked is a guess like any other.
         let revoked = attempts.judged(one, b"good", async { Ok(None::<()>) }).await;
         assert!(revoked.unwrap().is_none());

@@ -95,7 +95,7 @@ struct Server {
     meter: quota::Meter,
     /// Tokens that were none.
     attempts: attempts::Attempts,
-    /// Sessions with the token of the configuration that somebody ended.
+    /// What sessions with the token of the configuration are sealed with, and those that somebody ended.
     session_key: settings::Secret,
     ended_sessions: session::EndedSessions,
     /// Told of each token and link that is taken away.

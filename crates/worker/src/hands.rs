@@ -33,6 +33,9 @@ pub(crate) const GUEST_GRACE: Duration = Duration::from_secs(15);
 /// After how much of that it is taken to want for processor time.
 const LATE: Duration = Duration::from_secs(1);
 
+/// For how long it then gets more.
+const RELIEF: Duration = Duration::from_secs(3);
+
 /// How long to wait before a guest is asked again to end a call that it did not know yet.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -195,13 +198,14 @@ impl SandboxHands<'_> {
         Ok((outcome, memory_kills))
     }
 
-    /// Waits for something that the guest is to be done with after this time. One that is late is given processor
-    /// time beyond the sandbox's share: it has the same as the tools, and they may leave it too little to end
-    /// them. It is bounded as the waiting is.
+    /// Waits for something that the guest is to be done with after this time. One that is late is given a whole
+    /// processor for a moment: it shares the sandbox's with the tools, and they may leave it too little to end them.
     async fn relieved_after<T>(&self, time: Duration, work: impl Future<Output = T>) -> T {
         let late = async {
             tokio::time::sleep(time + LATE).await;
-            let _relief = self.sandbox.relieve();
+            let relief = self.sandbox.relieve();
+            tokio::time::sleep(RELIEF).await;
+            drop(relief);
             std::future::pending::<std::convert::Infallible>().await
         };
         tokio::select! {

@@ -26,7 +26,7 @@ const ALTERNATING: usize = 6;
 /// Wrong calls in a row.
 const MISTAKES: usize = 4;
 /// Answers in a row that call no tool.
-const TALK: u32 = 3;
+const TALK: u32 = 2;
 /// A circle so many turns after a warning is a new one.
 const FORGIVEN: u32 = 12;
 
@@ -174,12 +174,11 @@ mod tests {
     }
 
     #[test]
-    fn talk_without_action_ends_at_the_third_time() {
+    fn talk_without_action_ends_after_one_reminder() {
         let mut watch = Watch::default();
         watch.talked();
-        watch.warned();
-        watch.talked();
         assert_eq!(watch.verdict(), Verdict::GoOn);
+        watch.warned();
         watch.talked();
         assert!(matches!(watch.verdict(), Verdict::Stuck(_)));
     }

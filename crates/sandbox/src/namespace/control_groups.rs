@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use bellglass_protocol::job::Limits;
 
+/// In how much time a sandbox gets its share of the processors.
+const PERIOD_US: u64 = 100_000;
+
 /// Where this process may make groups.
 #[derive(Clone, Debug)]
 pub(crate) struct ControlGroups {
@@ -144,7 +147,6 @@ impl ControlGroups {
     }
 
     fn settings(&self, controller: Controller, limits: &Limits) -> Vec<(&'static str, String)> {
-        const PERIOD_US: u64 = 100_000;
         let memory = limits.memory.0.to_string();
         let quota = ((limits.cpus * PERIOD_US as f64) as u64).max(1000);
         match (self.version, controller) {
@@ -203,22 +205,27 @@ fn is_optional(file: &str) -> bool {
     file.contains("swap") || file.contains("memsw")
 }
 
-/// The limit on processor time of some groups, which is lifted until this is dropped.
+/// The limit on processor time of some groups, which is a whole processor until this is dropped.
 #[derive(Default)]
 pub struct Relief(Vec<(PathBuf, String)>);
 
 impl Relief {
     pub(super) fn of(groups: &[PathBuf]) -> Self {
-        let files = groups.iter().flat_map(|group| {
-            [("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")]
-                .map(|(name, free)| (group.join(name), free))
-        });
-        let lift = |(file, free): (PathBuf, &str)| {
+        let files = groups
+            .iter()
+            .flat_map(|group| ["cpu.cfs_quota_us", "cpu.max"].map(|name| group.join(name)));
+        let raise = |file: PathBuf| {
             let limit = fs::read_to_string(&file).ok()?;
-            fs::write(&file, free).ok()?;
+            let quota: u64 = limit.split_whitespace().next()?.parse().ok()?;
+            // Who has more, or no limit, wants for nothing.
+            if quota >= PERIOD_US {
+                return None;
+            }
+            // The period of version 2, which stands behind it, stays.
+            fs::write(&file, PERIOD_US.to_string()).ok()?;
             Some((file, limit))
         };
-        Self(files.filter_map(lift).collect())
+        Self(files.filter_map(raise).collect())
     }
 
     /// For groups whose processes were told to end: to end takes some time too, and many that are far over
@@ -386,19 +393,25 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_lifted_for_a_while_or_for_good() {
+    fn a_limit_is_a_processor_for_a_while_or_for_good() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("cpu.max");
         let limit = || fs::read_to_string(&file).unwrap();
         fs::write(&file, "10000 100000\n").unwrap();
         let groups = [folder.path().to_owned(), folder.path().join("gone")];
         let relief = Relief::of(&groups);
-        assert_eq!(limit(), "max");
+        assert_eq!(limit(), PERIOD_US.to_string());
         drop(relief);
         assert_eq!(limit(), "10000 100000\n");
         Relief::for_good(&groups);
-        assert_eq!(limit(), "max");
+        assert_eq!(limit(), PERIOD_US.to_string());
         assert!(!folder.path().join("cpu.cfs_quota_us").exists());
+        // No more than a processor, and nothing for who has that.
+        for enough in ["150000 100000\n", "max 100000\n", "-1\n"] {
+            fs::write(&file, enough).unwrap();
+            let _relief = Relief::of(&groups);
+            assert_eq!(limit(), enough);
+        }
     }
 
     #[test]

@@ -116,6 +116,26 @@ async fn an_app_is_shown_under_a_host_name_of_its_own() {
 }
 
 #[tokio::test]
+async fn an_app_sees_its_own_tokens_and_none_of_ours() {
+    let server = with_users().await;
+    let (ada, _) = make_token(&server, json!({ "user": "ada" })).await;
+    let job = schedule_as(&server, &ada).await;
+    server.live.0.lock().unwrap().insert(job, Default::default());
+    let path = format!("/jobs/{job}/ports/{}/", mirror().await);
+    let (host, entrance) = led_to(&call(&server, &ada, Method::GET, &path, "").await);
+    let cookie = cookies(&at(&server, &host, &entrance, &[]).await).join("; ");
+    for (token, is_passed_on) in
+        [("the-apps-own", true), (OPERATOR, false), (&ada, false), ("bgs_0123456789", false)]
+    {
+        let shown = format!("Bearer {token}");
+        let headers = [("cookie", cookie.as_str()), ("authorization", shown.as_str())];
+        let seen = at(&server, &host, "/", &headers).await;
+        assert_eq!(seen.status, StatusCode::OK, "{token}: {}", seen.text());
+        assert_eq!(seen.text().contains(token), is_passed_on, "{token}: {}", seen.text());
+    }
+}
+
+#[tokio::test]
 async fn nobody_is_let_in_without_a_ticket_for_this_very_app() {
     let server = Harness::new().await;
     let (job, port, other) = (running(&server).await, mirror().await, mirror().await);
