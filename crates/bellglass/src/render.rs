@@ -157,7 +157,7 @@ impl EventPrinter {
             EventBody::RestoreRequested { .. } => {}
             EventBody::WorkspaceRestored { step, entries, .. } => {
                 let words =
-                    format!("● workspace restored: {entries} entries, as after step {step}");
+                    format!("● workspace restored: {}, as after step {step}", counted(*entries));
                 self.line(text, DIM, &words);
             }
             EventBody::RestoreFailed { step, reason } => {
@@ -345,7 +345,7 @@ impl EventPrinter {
                 self.line(
                     text,
                     DIM,
-                    &format!("● result stored: {} entries, {size}", result.entries),
+                    &format!("● result stored: {}, {size}", counted(result.entries)),
                 );
                 for skipped in &result.skipped {
                     self.line(text, YELLOW, &format!("  ! left out: {}", safe(skipped)));
@@ -414,6 +414,11 @@ fn summary(call: &bellglass_protocol::tool::ToolCall) -> String {
         short.push('…');
     }
     short
+}
+
+/// How many entries there are, in words.
+pub(crate) fn counted(entries: u64) -> String {
+    if entries == 1 { "1 entry".into() } else { format!("{entries} entries") }
 }
 
 fn join(numbers: &[u32]) -> String {

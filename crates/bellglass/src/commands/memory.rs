@@ -20,7 +20,12 @@ pub(super) async fn memory(command: &cli::Memory, format: Format) -> anyhow::Res
             match format {
                 Format::Json => print_json(&answer)?,
                 Format::Text => {
-                    for memory in answer["memories"].as_array().into_iter().flatten() {
+                    let memories =
+                        answer["memories"].as_array().map(Vec::as_slice).unwrap_or_default();
+                    if memories.is_empty() {
+                        println!("no memories");
+                    }
+                    for memory in memories {
                         println!("{}", line(memory));
                     }
                 }

@@ -24,8 +24,7 @@ pub(super) async fn token(command: &cli::Token, format: Format) -> anyhow::Resul
                 Format::Text => {
                     // The token alone is on standard output, for scripts.
                     println!("{}", safe(made["token"].as_str().unwrap_or_default()));
-                    let id = made["id"].as_str().unwrap_or_default();
-                    eprintln!("{} for {user}; it is not shown again", line(&made, id));
+                    eprintln!("{}; it is not shown again", line(&made, user));
                 }
             }
         }
@@ -34,8 +33,12 @@ pub(super) async fn token(command: &cli::Token, format: Format) -> anyhow::Resul
             match format {
                 Format::Json => print_json(&answer)?,
                 Format::Text => {
-                    for token in answer["tokens"].as_array().into_iter().flatten() {
+                    let tokens = answer["tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+                    for token in tokens {
                         println!("{}", line(token, token["user"].as_str().unwrap_or_default()));
+                    }
+                    if tokens.is_empty() {
+                        println!("no tokens");
                     }
                 }
             }

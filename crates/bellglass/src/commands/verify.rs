@@ -14,6 +14,7 @@ use super::{Format, print_json};
 use crate::cli;
 use crate::config::Config;
 use crate::exit::Exit;
+use crate::render::counted;
 
 pub(super) async fn verify(
     config: &Config,
@@ -88,7 +89,7 @@ async fn verify_audit(
             print_json(&json!({ "valid": false, "error": error.to_string() }))?;
         }
         (Format::Text, Ok((entries, hash))) => {
-            println!("the audit log is whole: {entries} entries");
+            println!("the audit log is whole: {}", counted(*entries));
             println!("last hash: {hash}");
         }
         (Format::Text, Err(error)) => println!("the audit log is BROKEN: {error}"),
