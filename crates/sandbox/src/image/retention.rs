@@ -62,6 +62,7 @@ impl ImageStore {
             return Ok(removed);
         }
         let Some(lock) = BuildLock::try_acquire(self.directory())? else { return Ok(removed) };
+        let in_use: HashSet<PathBuf> = in_use.iter().map(|rootfs| real_path(rootfs)).collect();
         let mut kept: HashMap<String, usize> = HashMap::new();
         for image in self.list() {
             // Without a current one nobody knows which of them is wanted.
@@ -69,7 +70,7 @@ impl ImageStore {
                 continue;
             }
             let kept = kept.entry(image.name.clone()).or_default();
-            if *kept < keep || in_use.contains(&image.rootfs) {
+            if *kept < keep || in_use.contains(&real_path(&image.rootfs)) {
                 *kept += 1;
                 continue;
             }
@@ -94,6 +95,11 @@ impl ImageStore {
         fs::rename(&place, &away).map_err(ImageError::io("move away", &place))?;
         Enclosure::remove_tree(&away).map_err(ImageError::io("remove", &away))
     }
+}
+
+/// Two users of one store may reach it by different links.
+fn real_path(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(test)]
@@ -144,6 +150,16 @@ mod tests {
         let entries = fs::read_dir(store.directory()).unwrap();
         let rest: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(rest.len(), 3, "the build, its name and the lock: {rest:?}");
+    }
+
+    #[test]
+    fn what_is_used_by_another_way_to_the_store_is_used() {
+        let (parent, store, builds) = store_with_builds();
+        let link = parent.path().join("link");
+        std::os::unix::fs::symlink(store.directory(), &link).unwrap();
+        let used = HashSet::from([ImageStore::new(link).rootfs(&builds[0]).unwrap()]);
+        store.prune(0, &used).unwrap();
+        assert_eq!(left(&store), names(&[&builds[0], &builds[3]]));
     }
 
     #[test]
