@@ -280,3 +280,138 @@ async fn the_browser_goes_back_and_to_new_tabs_and_is_the_window_on_the_desktop(
     }
     hands.end().await;
 }
+
+const LOOPS: &str = r#"<!doctype html><meta charset=utf-8><title>Loops</title>
+<button onclick="while (true) {}">Once</button>
+<button onclick="setInterval(() => { while (true) {} }, 0)">Always</button>"#;
+
+#[tokio::test]
+async fn a_page_that_is_stuck_is_freed_or_replaced() {
+    let server = TestServer::start();
+    let hands = served(&server, &[("loops.html", LOOPS), ("index.html", SECOND)]).await;
+    let stick = async |name: &str| {
+        let click = json!({ "action": "click", "name": name, "timeout": 3 });
+        let clicked = hands.call("browser", click).await;
+        assert!(clicked.failed && clicked.text.contains("timed_out"), "{clicked:?}");
+    };
+    hands.browser("open", at("loops.html")).await;
+    // One loop is stopped, and the page goes on.
+    stick("Once").await;
+    let freed = hands.browser("read", json!({})).await;
+    assert!(freed.starts_with("Loops\n") && freed.contains("its script was stopped"), "{freed}");
+    // One that comes back at once leaves only another page.
+    stick("Always").await;
+    for action in ["read", "screenshot"] {
+        let read = hands.call("browser", json!({ "action": action })).await;
+        assert!(read.failed && read.text.contains("page_stuck"), "{read:?}");
+    }
+    assert!(!hands.browser("console", json!({})).await.is_empty());
+    let other = hands.browser("open", at("")).await;
+    assert!(other.starts_with("Second\n") && other.contains("a new one made"), "{other}");
+    let read = hands.browser("read", json!({})).await;
+    assert!(read.starts_with("Second\n") && !read.contains("a new one made"), "{read}");
+    // What merely takes its time is left alone.
+    let wait = json!({ "action": "script", "text": "new Promise(() => {})", "timeout": 1 });
+    assert!(hands.call("browser", wait).await.failed);
+    let read = hands.browser("read", json!({})).await;
+    assert!(read.starts_with("Second\n") && !read.contains("stuck"), "{read}");
+    hands.end().await;
+}
+
+/// Serves files that come slowly, in full or not, and an address with nothing to show.
+const SLOW_SERVER: &str = r#"import http.server, os, time
+class Slow(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        name = self.path.strip("/")
+        if name == "nothing":
+            self.send_response(204)
+            self.end_headers()
+        elif name.endswith(".bin"):
+            self.send_response(200)
+            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Content-Disposition", f'attachment; filename="{name}"')
+            self.send_header("Content-Length", "50")
+            self.end_headers()
+            self.wfile.write(b"x" * 20)
+            if name == "cut.bin":
+                return
+            while name == "late.bin" and not os.path.exists("finish"):
+                time.sleep(0.05)
+            time.sleep(1)
+            self.wfile.write(b"x" * 30)
+        else:
+            super().do_GET()
+http.server.ThreadingHTTPServer(("", 8001), Slow).serve_forever()
+"#;
+const SHELF: &str = r#"<!doctype html><meta charset=utf-8><title>Shelf</title><h1>Shelf</h1>
+<a href="slow.bin">Slow</a>"#;
+
+#[tokio::test]
+async fn downloads_are_waited_for_and_told() {
+    let server = TestServer::start();
+    let hands = served(&server, &[("slow.py", SLOW_SERVER), ("shelf.html", SHELF)]).await;
+    let serve = json!({
+        "session": "slow", "command": "python3 slow.py", "wait_for": { "port": 8001 },
+    });
+    hands.succeed("shell", serve).await;
+    let at = |path: &str| json!({ "url": format!("http://127.0.0.1:8001/{path}"), "timeout": 40 });
+    let shelf = hands.browser("open", at("shelf.html")).await;
+    assert!(shelf.starts_with("Shelf\n"), "{shelf}");
+    let opened = hands.browser("open", at("slow.bin")).await;
+    assert!(opened.contains("downloaded downloads/slow.bin, 50 B"), "{opened}");
+    assert!(!opened.contains("heading"), "the page from before is no answer: {opened}");
+    assert_eq!(hands.shell("cat downloads/slow.bin | wc -c").await.trim(), "50");
+    hands.shell("rm downloads/slow.bin").await;
+    let clicked = hands.browser("click", json!({ "name": "Slow" })).await;
+    assert!(clicked.starts_with("Shelf\n"), "{clicked}");
+    assert!(clicked.contains("downloaded downloads/slow.bin, 50 B"), "{clicked}");
+    let cut = hands.browser("open", at("cut.bin")).await;
+    assert!(cut.contains("the download of cut.bin was cancelled or broke off"), "{cut}");
+    // One that takes longer than the call goes on, and its end is told later.
+    let mut late = at("late.bin");
+    late["timeout"] = json!(3);
+    let late = hands.browser("open", late).await;
+    assert!(late.contains("the download of late.bin still runs"), "{late}");
+    hands.shell("touch finish; until [ -e downloads/late.bin ]; do sleep 0.05; done").await;
+    let mut read = hands.browser("read", json!({})).await;
+    while read.contains("still runs") {
+        read = hands.browser("read", json!({})).await;
+    }
+    assert!(read.contains("downloaded downloads/late.bin, 50 B"), "{read}");
+    let read = hands.browser("read", json!({})).await;
+    assert!(!read.contains("download"), "it was told already: {read}");
+    let mut nothing = at("nothing");
+    nothing["action"] = "open".into();
+    let nothing = hands.call("browser", nothing).await;
+    assert!(nothing.failed && nothing.text.contains("nothing_to_show"), "{nothing:?}");
+    let remarks = hands.browser("console", json!({})).await;
+    assert!(!remarks.contains(".bin"), "a download is no mistake: {remarks}");
+    hands.end().await;
+}
+
+#[tokio::test]
+async fn scripts_may_wait_and_name_things_anew() {
+    let server = TestServer::start();
+    let hands = served(&server, &[("index.html", SECOND)]).await;
+    hands.browser("open", at("")).await;
+    for (script, value) in [
+        ("const page = await fetch(location.href); page.status", "200"),
+        ("const page = await Promise.resolve('again'); page", "again"),
+        ("Promise.resolve([1, { a: 2 }])", r#"[1,{"a":2}]"#),
+        ("({ b: [await 3] })", r#"{"b":[3]}"#),
+        ("(async () => 'inside')()", "inside"),
+        ("undefined", "undefined"),
+    ] {
+        assert_eq!(hands.script(script).await, value, "{script}");
+    }
+    for (script, words) in [
+        ("await Promise.reject(new Error('later'))", "Error: later"),
+        ("Promise.reject(new Error('mine'))", "Error: mine"),
+        ("throw new Error('now')", "Error: now"),
+        ("let 1", "SyntaxError"),
+    ] {
+        let ran = hands.call("browser", json!({ "action": "script", "text": script })).await;
+        assert!(ran.failed && ran.text.contains(words), "{script}: {ran:?}");
+    }
+    hands.end().await;
+}

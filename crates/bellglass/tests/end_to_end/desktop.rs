@@ -263,6 +263,19 @@ async fn the_desktop_starts_when_it_is_needed_and_not_before() {
 }
 
 #[tokio::test]
+async fn a_desktop_that_takes_the_place_of_a_broken_one_is_as_large() {
+    let server = TestServer::start();
+    let steps = [
+        shell("pkill -9 Xtigervnc; while pgrep Xtigervnc >/dev/null; do sleep 0.05; done"),
+        computer("screenshot", json!({})),
+    ];
+    let screen = json!({ "width": 1000, "height": 700 });
+    let job = server.run(&json!({ "desktop": screen, "steps": steps })).await;
+    assert_all_succeeded(&job);
+    assert_eq!(size_of_picture(&server, &job, 2).await, (1000, 700));
+}
+
+#[tokio::test]
 async fn what_waits_in_xdotool_for_ever_ends_with_its_time() {
     let server = TestServer::start();
     let xdot = |command: &str, timeout: u32| json!({ "tool": "xdot", "command": command, "timeout": timeout });
@@ -275,6 +288,66 @@ async fn what_waits_in_xdotool_for_ever_ends_with_its_time() {
     let job = server.run(&json!({ "desktop": true, "steps": steps })).await;
     assert_eq!(text(step(&job, 2), "status"), "timed_out", "{job:#}");
     assert!(text(step(&job, 3), "stdout").starts_with("x:70 y:80 "), "{job:#}");
+}
+
+/// Seizes the screen as X programs can, until a file says that it is enough.
+const SEIZE: &str = r#"
+import os, socket, struct, time
+screen = socket.socket(socket.AF_UNIX)
+screen.connect('/tmp/.X11-unix/X0')
+screen.sendall(struct.pack('<BxHHHHxx', ord('l'), 11, 0, 0, 0))
+screen.recv(65536)
+grab, ask = struct.pack('<BxH', 36, 1), struct.pack('<BxH', 43, 1)
+screen.sendall(grab + ask)
+screen.recv(32)
+open('seized', 'w').close()
+while not os.path.exists('enough'):
+    time.sleep(0.01)
+"#;
+
+#[tokio::test]
+async fn the_pointer_of_a_seized_screen_moves_when_it_is_let_go() {
+    let server = TestServer::start();
+    let steps = [
+        computer("move", json!({ "x": 10, "y": 10 })),
+        shell(&format!(
+            "setsid python3 -c \"{SEIZE}\" >/dev/null 2>&1 & until [ -e seized ]; do sleep 0.01; done"
+        )),
+        computer("move", json!({ "x": 33, "y": 44 })),
+        // Who wants to know has to wait, and does so no longer than it may.
+        computer("cursor", json!({ "timeout": 1 })),
+        computer("click", json!({ "x": 50, "y": 60, "timeout": 1 })),
+        shell("touch enough; while pgrep -f 'path.exist[s]' >/dev/null; do sleep 0.01; done"),
+        computer("cursor", json!({})),
+    ];
+    let job = server.run(&json!({ "desktop": true, "steps": steps })).await;
+    let status = |n: usize| text(step(&job, n), "status").to_owned();
+    assert_eq!(
+        [3, 4, 5, 6].map(status),
+        ["succeeded", "timed_out", "timed_out", "succeeded"],
+        "{job:#}"
+    );
+    assert_eq!(text(step(&job, 7), "output"), "the pointer is at 50,60", "{job:#}");
+}
+
+#[tokio::test]
+async fn the_keymap_that_is_ready_is_the_one_that_would_be_made() {
+    let server = TestServer::start();
+    let compile = "xkbcomp -w 1 -R/usr/share/X11/xkb -xkm - -em1 a -emp b -eml c";
+    let steps = [
+        // It changes to its own folder.
+        shell(&format!("{compile} /tmp/ready.xkm < /usr/lib/bellglass/keymap")),
+        shell("cmp /tmp/ready.xkm /usr/lib/bellglass/keymap.xkm"),
+        shell(&format!("/usr/lib/bellglass/{compile} /tmp/made.xkm < /usr/lib/bellglass/keymap")),
+        shell(
+            "for map in ready made; do xkbcomp -w 0 -xkb /tmp/$map.xkm /tmp/$map.txt; done; cmp /tmp/ready.txt /tmp/made.txt",
+        ),
+        // Whoever wants another gets that.
+        shell(&format!("sed s/us+/de+/ /usr/lib/bellglass/keymap | {compile} /tmp/other.xkm")),
+        shell("xkbcomp -w 0 -xkb /tmp/other.xkm - | grep -c udiaeresis"),
+    ];
+    let job = server.run(&json!({ "image": "desktop", "steps": steps })).await;
+    assert_all_succeeded(&job);
 }
 
 #[tokio::test]

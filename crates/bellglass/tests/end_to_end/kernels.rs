@@ -126,6 +126,91 @@ async fn typescript_keeps_its_state() {
     assert_eq!(notebook["metadata"]["language_info"]["name"], "typescript");
 }
 
+/// Deno's kernel cannot stop code that awaits: it is ended, and that is a time-out all the same.
+#[tokio::test]
+async fn typescript_that_awaits_for_too_long_times_out() {
+    let server = TestServer::start();
+    let job = server
+        .run(&json!({ "steps": [
+            typescript("let z = 7"),
+            with(typescript("await new Promise((go) => setTimeout(go, 100000))"), "timeout", 1),
+            typescript("console.log(typeof z)"),
+        ]}))
+        .await;
+    let late = step(&job, 2);
+    assert_eq!(text(late, "status"), "timed_out", "{late:#}");
+    assert_eq!(text(&late["error"], "code"), "kernel_restarted");
+    assert!(text(&late["error"], "message").contains("nothing is defined"), "{late:#}");
+    assert_eq!((&late["signal"], &late["exit_code"]), (&Value::Null, &Value::Null));
+    assert_eq!(step(&job, 3)["stdout"], "undefined\n", "{:#}", step(&job, 3));
+}
+
+/// Deno's kernel tells what is printed as the output of the latest request.
+#[tokio::test]
+async fn what_typescript_prints_stays_with_its_cell() {
+    let server = TestServer::start();
+    let printing = "for (let n = 0; n < 5000; n++) console.log('spam')";
+    let job = server
+        .run(&json!({ "steps": [
+            typescript(printing),
+            typescript("let z = 7; console.log('one')"),
+            with(typescript(&format!("{printing}; for (;;);")), "timeout", 2),
+            typescript("console.log('two', z)"),
+            with(typescript("for (;;) console.log('spam'.repeat(10))"), "timeout", 2),
+            typescript("console.log('three')"),
+        ]}))
+        .await;
+    assert_succeeded(&job, [1, 2, 4, 6]);
+    assert_eq!(step(&job, 2)["stdout"], "one\n", "{:#}", step(&job, 2));
+    assert_eq!(text(&step(&job, 3)["error"], "code"), "timed_out", "{:#}", step(&job, 3));
+    assert_eq!(step(&job, 4)["stdout"], "two 7\n", "{:#}", step(&job, 4));
+    // Whether the kernel is kept depends on how much waits in it.
+    assert_eq!(text(step(&job, 5), "status"), "timed_out");
+    assert_eq!(step(&job, 6)["stdout"], "three\n", "{:#}", step(&job, 6));
+    let mut archive = server.archive(text(&job, "job_id")).await;
+    let notebook: Value =
+        serde_json::from_str(&archive::text(&mut archive, "typescript.ipynb")).unwrap();
+    for (cell, printed) in [(1, "one\n"), (3, "two 7\n"), (5, "three\n")] {
+        let outputs = notebook["cells"][cell]["outputs"].as_array().unwrap();
+        assert_eq!((outputs.len(), text(&outputs[0], "text")), (1, printed), "{outputs:#?}");
+    }
+}
+
+#[tokio::test]
+async fn python_that_exits_ends_its_kernel_in_order() {
+    let server = TestServer::start();
+    let leave = "import atexit\natexit.register(lambda: open('left', 'w').close())\n\
+                 print('last words')\nexit()";
+    let job = server
+        .run(&json!({ "steps": [
+            python(leave),
+            python("import os, time\ntime.sleep(1)\n(os.path.exists('left'), 'atexit' in globals())"),
+            python("x = 1\nquit(keep_kernel=True)"),
+            python("x"),
+        ]}))
+        .await;
+    assert_succeeded(&job, 1..=4);
+    assert_eq!(step(&job, 1)["stdout"], "last words\n");
+    let shown = text(step(&job, 1), "output");
+    assert!(shown.contains("the code ended its kernel"), "{shown}");
+    assert_eq!(step(&job, 2)["stdout"], "(True, False)\n", "{:#}", step(&job, 2));
+    assert_eq!(step(&job, 4)["stdout"], "1\n", "{:#}", step(&job, 4));
+}
+
+#[tokio::test]
+async fn rich_outputs_that_are_left_out_are_counted() {
+    let server = TestServer::start();
+    let code = "from IPython.display import HTML, display\n\
+                for n in range(18): display(HTML(f'<b>{n}</b>'))\n\
+                display(HTML('x' * (9 << 20)))";
+    let job = server.run(&json!({ "steps": [python(code)] })).await;
+    assert_succeeded(&job, [1]);
+    assert_eq!(step(&job, 1)["attachments"].as_array().map(Vec::len), Some(16));
+    let shown = text(step(&job, 1), "output");
+    assert!(shown.contains("2 rich outputs were left out: a call gives at most 16"), "{shown}");
+    assert!(shown.contains("1 rich output was left out: one may have at most 8 MiB"), "{shown}");
+}
+
 #[tokio::test]
 async fn what_a_cell_prints_is_seen_while_it_runs() {
     let server = TestServer::start();

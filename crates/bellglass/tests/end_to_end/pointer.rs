@@ -28,7 +28,16 @@ addEventListener('click', (event) => {
 });
 addEventListener('auxclick', (event) => tell('other', event.button, event.clientX, event.clientY));
 addEventListener('contextmenu', (event) => event.preventDefault());
-addEventListener('wheel', (event) => tell('wheel', Math.sign(event.deltaX), Math.sign(event.deltaY)));
+const rolled = [0, 0];
+addEventListener('wheel', (event) => {
+    rolled[0] += event.deltaX;
+    rolled[1] += event.deltaY;
+    tell('wheel', Math.sign(event.deltaX), Math.sign(event.deltaY));
+});
+const rolledTo = async (x, y) => {
+    while (rolled[0] !== x || rolled[1] !== y) await new Promise((resolve) => news = resolve);
+    return 'there';
+};
 addEventListener('keydown', (event) => tell(event.repeat ? 'again' : 'down', event.key));
 addEventListener('keyup', (event) => tell('up', event.key));
 </script>"#;
@@ -53,15 +62,17 @@ async fn every_kind_of_click_the_wheel_and_held_keys_arrive_as_what_they_are() {
     let held = json!({ "x": 320, "y": 240, "keys": "ctrl+shift" });
     hands.computer("click", held).await;
     assert_eq!(hands.script("until('held')").await, "held true true false 320 240");
-    for (direction, words) in [
-        ("down", "wheel 0 1"),
-        ("right", "wheel 1 0"),
-        ("up", "wheel 0 -1"),
-        ("left", "wheel -1 0"),
-    ] {
-        let scroll = json!({ "x": 300, "y": 300, "direction": direction, "amount": 2 });
+    // How far a notch goes is the browser's to say; as many are told as were asked for, each the right way.
+    let scroll = async |direction: &str, amount: u32, script: &str| {
+        let scroll = json!({ "x": 300, "y": 300, "direction": direction, "amount": amount });
         hands.computer("scroll", scroll).await;
-        assert_eq!(hands.script(&format!("until('{words}')")).await, words);
+        hands.script(script).await
+    };
+    let notch = scroll("down", 1, "until('wheel 0 1').then(() => rolled[1])").await;
+    for (direction, right, down) in [("down", 0, 3), ("right", 2, 3), ("up", 2, 1), ("left", 0, 1)]
+    {
+        let there = format!("rolledTo({right} * {notch}, {down} * {notch})");
+        assert_eq!(scroll(direction, 2, &there).await, "there", "{direction}");
     }
     // The keyboard repeats a key for as long as it is down.
     hands.computer("hold_key", json!({ "keys": "j", "seconds": 1.5 })).await;

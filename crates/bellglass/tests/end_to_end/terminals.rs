@@ -161,6 +161,56 @@ async fn nothing_wedges_a_session() {
     }
 }
 
+#[tokio::test]
+async fn a_session_goes_on_whatever_is_left_of_its_screen_and_its_shell() {
+    let server = TestServer::start();
+    let alive = || typed("echo still here");
+    let steps = [
+        // Sequences that nobody ends.
+        typed(r"printf '\033]0;title'"),
+        alive(),
+        typed(r"printf '\033('"),
+        alive(),
+        typed(r"printf '\033P'"),
+        alive(),
+        // A program that has the screen is killed.
+        typed("timeout -s KILL 0.5 vim -u NONE note.txt"),
+        typed("seq 100"),
+        // Names that its own loop uses.
+        typed("printf() { false; }; read() { false; }; eval() { false; }; set -u; IFS=x"),
+        alive(),
+        // What it is fed by is taken away.
+        typed("rm -rf /tmp/.[a-z]*"),
+        alive(),
+        alive(),
+    ];
+    let job = server.run(&json!({ "steps": steps })).await;
+    for n in [2, 4, 6, 10, 13] {
+        let alive = step(&job, n);
+        assert_eq!(text(alive, "stdout"), "still here\n", "{alive:#}");
+        assert_eq!(text(alive, "status"), "succeeded", "{alive:#}");
+    }
+    let numbers: String = (1..=100).map(|n| format!("{n}\n")).collect();
+    assert_eq!(text(step(&job, 8), "stdout"), numbers, "{:#}", step(&job, 8));
+    let lost = &step(&job, 12)["error"];
+    assert_eq!(text(lost, "code"), "cannot_save_source", "{lost:#}");
+    assert!(text(lost, "message").contains("a new one begins next time"), "{lost:#}");
+}
+
+#[tokio::test]
+async fn a_server_is_found_on_any_address_of_the_sandbox() {
+    let server = TestServer::start();
+    let steps = [
+        until("python3 -m http.server 8124 --bind 127.0.0.2", json!({ "port": 8124 })),
+        json!({ "tool": "wait_for", "until": { "port": 8124 } }),
+        json!({ "tool": "list_ports" }),
+    ];
+    let job = server.run(&json!({ "steps": steps })).await;
+    assert_eq!(text(step(&job, 2), "status"), "succeeded", "{:#}", step(&job, 2));
+    let ports = text(step(&job, 3), "output");
+    assert!(ports.contains("8124  127.0.0.2  python3"), "{ports}");
+}
+
 /// The same where there is no terminal: nobody can be asked, and nothing is waited for.
 #[tokio::test]
 async fn nothing_wedges_a_step_without_a_session() {

@@ -45,6 +45,21 @@ async fn what_is_typed_into_a_terminal_arrives_in_its_order_while_a_viewer_follo
     hands.end().await;
 }
 
+#[tokio::test]
+async fn what_is_typed_is_the_same_on_another_keyboard_and_with_caps_lock_on() {
+    let server = TestServer::start();
+    let hands = Hands::start(&server, json!({ "desktop": true })).await;
+    terminal_that_writes(&hands, "typed").await;
+    hands.shell("setxkbmap de").await;
+    hands.computer("type", json!({ "text": "|yz;ab-/|\n" })).await;
+    hands.computer("key", json!({ "keys": "Caps_Lock" })).await;
+    hands.computer("type", json!({ "text": "Some small letters\n" })).await;
+    hands.computer("key", json!({ "keys": "Caps_Lock" })).await;
+    hands.computer("type", json!({ "text": "done\n" })).await;
+    assert_eq!(written(&hands, "typed").await, "|yz;ab-/|\nSome small letters\ndone\n");
+    hands.end().await;
+}
+
 const FIELD: &str = r#"<!doctype html><meta charset=utf-8><title>field</title>
 <textarea id=field rows=10 cols=60 autofocus></textarea>
 <script>

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bellglass_protocol::tunnel::{ListeningPort, MAX_PORTS};
 
@@ -18,38 +19,66 @@ pub(super) fn list() -> Answer {
 
 /// What listens, by port.
 pub(super) fn listening() -> Vec<ListeningPort> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
-    let mut listening: BTreeMap<(u16, String), u64> = BTreeMap::new();
-    for table in tables {
+    let owners = owners();
+    let named = listeners().into_iter().map(|((address, port), inode)| {
+        let program = owners.get(&inode).cloned();
+        ListeningPort { port, address: address.to_string(), program }
+    });
+    let mut named: Vec<_> = named.collect();
+    named.sort_by_key(|listening| listening.port);
+    named.truncate(MAX_PORTS);
+    named
+}
+
+/// The sockets on which somebody listens, by address and port.
+fn listeners() -> BTreeMap<(IpAddr, u16), u64> {
+    let mut listeners = BTreeMap::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let text = fs::read_to_string(table).unwrap_or_default();
         for (address, port, inode) in text.lines().filter_map(listener) {
-            listening.insert((port, address), inode);
+            listeners.insert((address, port), inode);
         }
     }
-    let owners = owners();
-    let named = listening.into_iter().map(|((port, address), inode)| {
-        let program = owners.get(&inode).cloned();
-        ListeningPort { port, address, program }
-    });
-    named.take(MAX_PORTS).collect()
+    listeners
 }
 
 /// Address, port and socket of a line of the kernel's table, if somebody listens there.
-fn listener(line: &str) -> Option<(String, u16, u64)> {
+fn listener(line: &str) -> Option<(IpAddr, u16, u64)> {
     const LISTENING: &str = "0A";
     let fields: Vec<&str> = line.split_whitespace().collect();
     if fields.get(3) != Some(&LISTENING) {
         return None;
     }
     let (address, port) = fields.get(1)?.split_once(':')?;
-    let address = match address {
-        "0100007F" => "127.0.0.1",
-        "00000000" => "0.0.0.0",
-        "00000000000000000000000001000000" => "::1",
-        "00000000000000000000000000000000" => "::",
-        other => other,
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some((address_of(address)?, port, fields.get(9)?.parse().ok()?))
+}
+
+/// The kernel writes an address as numbers of four bytes each, in its own order of them.
+fn address_of(text: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let number = u32::from_str_radix(text.get(at..at + 8)?, 16).ok()?;
+        Some(number.to_ne_bytes())
     };
-    Some((address.into(), u16::from_str_radix(port, 16).ok()?, fields.get(9)?.parse().ok()?))
+    match text.len() {
+        8 => Some(word(0)?.into()),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?].concat();
+            Some(<[u8; 16]>::try_from(words).ok()?.into())
+        }
+        _ => None,
+    }
+}
+
+/// Where somebody who wants to reach a port should try.
+pub(super) fn ways_to(port: u16) -> Vec<IpAddr> {
+    let mut ways = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    for (address, _) in listeners().into_keys().filter(|(_, other)| *other == port) {
+        if !address.is_unspecified() && !ways.contains(&address) {
+            ways.push(address);
+        }
+    }
+    ways
 }
 
 /// Which program holds which socket.
@@ -82,9 +111,23 @@ mod tests {
     #[test]
     fn only_listeners_are_found() {
         let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0";
-        assert_eq!(listener(line), Some(("127.0.0.1".into(), 8080, 4711)));
+        assert_eq!(listener(line), Some((Ipv4Addr::LOCALHOST.into(), 8080, 4711)));
         assert_eq!(listener(&line.replace(" 0A ", " 01 ")), None);
         assert_eq!(listener("sl local_address rem_address st"), None);
         assert_eq!(listener(""), None);
+    }
+
+    #[test]
+    fn addresses_are_read_as_people_write_them() {
+        for (text, address) in [
+            ("0200007F", "127.0.0.2"),
+            ("00000000", "0.0.0.0"),
+            ("00000000000000000000000001000000", "::1"),
+            ("0000000000000000FFFF00000100007F", "::ffff:127.0.0.1"),
+        ] {
+            assert_eq!(address_of(text), Some(address.parse().unwrap()), "{text}");
+        }
+        assert_eq!(address_of("0100007"), None);
+        assert_eq!(address_of("ééééé"), None);
     }
 }

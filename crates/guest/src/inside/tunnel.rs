@@ -3,7 +3,6 @@
 //! The guest reaches no more by this than the tools do: the sandbox's own loopback, and sockets that
 //! the tools' user may open. The port that leads out of the sandbox cannot be named.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use tokio::time::timeout;
 use super::Guest;
 use super::exchange::{Wire, answer};
 use super::failure::failure;
-use super::{desktop, jupyter};
+use super::{desktop, jupyter, ports};
 
 /// How long a program may take to accept a connection.
 const ACCEPTING: Duration = Duration::from_secs(5);
@@ -59,7 +58,7 @@ pub(super) async fn connect(guest: &Arc<Guest>, wire: Wire, to: Inside) -> Resul
 }
 
 async fn dial(port: AppPort) -> Result<TcpStream, ToolError> {
-    for address in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
+    for address in ports::ways_to(port.into()) {
         let connecting = TcpStream::connect((address, port.into()));
         if let Ok(Ok(stream)) = timeout(ACCEPTING, connecting).await {
             // Whoever waits for an answer over there must not wait for more of it.

@@ -103,7 +103,8 @@ pub struct CloseSession {
 pub struct Code {
     /// The source text. It runs with the workspace as its current folder.
     pub code: String,
-    /// Seconds until it is interrupted. What it had defined until then is kept.
+    /// Seconds until it is interrupted. What it had defined until then is kept. TypeScript that awaits cannot be
+    /// interrupted: its kernel is ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Seconds>,
     /// Starts a new kernel first, in which nothing is defined.

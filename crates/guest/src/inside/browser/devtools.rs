@@ -15,6 +15,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::dialogs::{DialogAnswer, Dialogs};
+use super::downloads::Downloads;
 use super::remarks::Remarks;
 use crate::inside::failure::failure;
 
@@ -22,6 +23,8 @@ use crate::inside::failure::failure;
 const LONGEST_MESSAGE: usize = 64 << 20;
 /// Requests that wait until the browser takes them.
 const MESSAGES_AHEAD: usize = 16;
+/// What the browser says of a page that was closed before it was asked.
+const NO_SUCH_SESSION: i64 = -32001;
 
 pub(super) struct DevTools {
     shared: Arc<Shared>,
@@ -45,6 +48,7 @@ struct State {
     page: String,
     loads: u64,
     dialogs: Dialogs,
+    downloads: Downloads,
     gone: bool,
 }
 
@@ -88,9 +92,10 @@ impl DevTools {
         self.shared.requests.send(request).await.map_err(|_| closed())?;
         let answer = receiver.await.map_err(|_| match self.is_closed() {
             true => closed(),
-            false => failure("page_closed", "the page was closed; `read` shows another"),
+            false => page_closed(),
         })?;
         match answer.get("error") {
+            Some(error) if error["code"] == NO_SUCH_SESSION => Err(page_closed()),
             Some(error) => {
                 let words = error["message"].as_str().unwrap_or("no reason was given");
                 Err(failure("browser_refused", format!("{method}: {words}")))
@@ -119,10 +124,43 @@ impl DevTools {
 
     /// Waits until the page has been loaded more often than that.
     pub(super) async fn wait_for_load(&self, more_than: u64) {
+        self.wait_until(|state| state.loads > more_than).await;
+    }
+
+    /// Whether a page waits for what is to be shown next.
+    pub(super) fn is_coming(&self, target: &str) -> bool {
+        self.state().remarks.is_coming(target)
+    }
+
+    /// How many downloads have begun.
+    pub(super) fn downloads(&self) -> u64 {
+        self.state().downloads.begun()
+    }
+
+    /// Waits until more downloads than that have begun.
+    pub(super) async fn wait_for_download(&self, more_than: u64) {
+        self.wait_until(|state| state.downloads.begun() > more_than).await;
+    }
+
+    /// Waits until no download runs any more that began after so many others.
+    pub(super) async fn wait_for_downloads(&self, after: u64) {
+        self.wait_until(|state| !state.downloads.run_since(after)).await;
+    }
+
+    /// What became of downloads since it was asked last.
+    pub(super) fn take_downloads(&self) -> Vec<String> {
+        self.state().downloads.take_words()
+    }
+
+    /// Waits until something is so, or the browser has ended.
+    async fn wait_until(&self, is_so: impl Fn(&State) -> bool) {
         loop {
             let news = self.shared.news.notified();
-            if self.loads() > more_than || self.state().gone {
-                return;
+            {
+                let state = self.state();
+                if state.gone || is_so(&state) {
+                    return;
+                }
             }
             news.await;
         }
@@ -156,9 +194,8 @@ pub(super) struct Attending<'a>(&'a DevTools);
 
 impl Attending<'_> {
     /// What dialogs said since this began, and what was answered.
-    pub(super) fn dialogs(&self) -> Option<String> {
-        let words = self.0.state().dialogs.take_words();
-        (!words.is_empty()).then(|| words.join("\n"))
+    pub(super) fn dialogs(&self) -> Vec<String> {
+        self.0.state().dialogs.take_words()
     }
 }
 
@@ -214,6 +251,7 @@ impl State {
     /// Notes what an event tells. Returns what a dialog is to be answered.
     fn hear(&mut self, method: &str, session: &str, event: &Value) -> Option<DialogAnswer> {
         self.remarks.hear(method, event);
+        self.downloads.hear(method, event);
         match method {
             "Page.loadEventFired" => self.loads += u64::from(session == self.page),
             "Page.javascriptDialogOpening" => return self.dialogs.open(session, event),
@@ -242,6 +280,10 @@ fn request(id: u64, session: Option<&str>, method: &str, parameters: Value) -> V
 
 fn closed() -> ToolError {
     failure("browser_closed", "the browser has ended; `open` starts it again")
+}
+
+fn page_closed() -> ToolError {
+    failure("page_closed", "the page was closed; `read` shows another")
 }
 
 async fn write_all(mut requests: pipe::Sender, mut queue: mpsc::Receiver<Vec<u8>>) {
@@ -330,10 +372,10 @@ mod tests {
         assert_eq!(answered(), Some(("a".into(), false.into())));
         opening("beforeunload", "b");
         assert_eq!(answered(), Some(("b".into(), true.into())));
-        let words = attending.dialogs().unwrap();
-        assert_eq!(words.lines().count(), 2, "{words}");
-        assert!(words.contains("confirm") && words.contains("\"Sure?\""), "{words}");
-        assert_eq!(attending.dialogs(), None);
+        let words = attending.dialogs();
+        assert_eq!(words.len(), 2, "{words:?}");
+        assert!(words[0].contains("confirm") && words[0].contains("\"Sure?\""), "{words:?}");
+        assert!(attending.dialogs().is_empty());
         drop(attending);
         opening("alert", "a");
         assert_eq!(answered(), None);

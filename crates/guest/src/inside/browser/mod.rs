@@ -4,6 +4,7 @@
 
 mod devtools;
 mod dialogs;
+mod downloads;
 mod outline;
 mod page;
 mod remarks;
@@ -18,7 +19,8 @@ use bellglass_protocol::step::{StepStatus, ToolError};
 use bellglass_protocol::tool::{Browse, Browser};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::answer::Answer;
 use super::calls::Call;
@@ -27,7 +29,7 @@ use super::interpreters::{environment, find, private_folder};
 use super::process::{Command, Process};
 use super::{Guest, desktop};
 use devtools::DevTools;
-use page::Page;
+use page::{Opened, Page};
 
 /// How long Chromium may take to answer for the first time.
 const STARTING: Duration = Duration::from_secs(60);
@@ -37,6 +39,8 @@ const COMING: Duration = Duration::from_secs(5);
 /// that is busy for longer is left out.
 const ATTACHING: Duration = Duration::from_secs(10);
 const ANSWERING: Duration = Duration::from_secs(2);
+/// What is left of a call's time to say that a download still runs.
+const TELLING: Duration = Duration::from_millis(500);
 
 /// The browser of a sandbox, once there is one.
 #[derive(Default)]
@@ -48,6 +52,13 @@ struct Live {
     tools: Arc<DevTools>,
     /// The target of each page and the session with it; the one that is worked on first.
     pages: Vec<(String, String)>,
+    /// Targets that are to become such, each with what makes a session with it. That goes on after
+    /// the call which began it, so that one that never answers is waited for once and not always.
+    attaching: Vec<(String, JoinHandle<Result<String, ToolError>>)>,
+    /// A call is at work. One that runs out of time is dropped, and leaves this behind.
+    at_work: bool,
+    /// A call came to no end, so a page may be stuck. Otherwise nobody looks for that.
+    doubtful: bool,
 }
 
 pub(super) async fn browse(
@@ -61,7 +72,7 @@ pub(super) async fn browse(
         ready(guest).await?;
         let mut live = guest.browsers.live.lock().await;
         match live.as_mut() {
-            Some(live) => live.work(guest, call_of).await,
+            Some(live) => live.work(guest, call_of, deadline).await,
             None => Err(failure("no_browser", "the browser is not there")),
         }
     };
@@ -112,9 +123,11 @@ async fn start(guest: &Arc<Guest>) -> Result<Live, ToolError> {
     let first = timeout(STARTING, tools.ask(None, "Browser.getVersion", json!({}))).await;
     first.map_err(|_| failure("no_browser", "Chromium did not answer within a minute"))??;
     let downloads = guest.workspace.path().join("downloads");
-    let behaviour = json!({ "behavior": "allow", "downloadPath": downloads.to_string_lossy() });
+    let behaviour = json!({
+        "behavior": "allow", "downloadPath": downloads.to_string_lossy(), "eventsEnabled": true,
+    });
     tools.ask(None, "Browser.setDownloadBehavior", behaviour).await?;
-    Ok(Live { tools, pages: Vec::new() })
+    Ok(Live { tools, pages: Vec::new(), attaching: Vec::new(), at_work: false, doubtful: false })
 }
 
 fn run_chromium(
@@ -160,17 +173,46 @@ fn run_chromium(
 }
 
 impl Live {
-    async fn work(&mut self, guest: &Arc<Guest>, call: &Browser) -> Result<Answer, ToolError> {
+    async fn work(
+        &mut self,
+        guest: &Arc<Guest>,
+        call: &Browser,
+        deadline: Instant,
+    ) -> Result<Answer, ToolError> {
         let tools = self.tools.clone();
         let attending = tools.attend();
-        let answer = self.act(guest, call).await?;
-        let note = answer.note.or_else(|| attending.dialogs());
+        let downloads = tools.downloads();
+        self.doubtful |= std::mem::replace(&mut self.at_work, true);
+        let answer = self.act(guest, call).await;
+        self.at_work = false;
+        let answer = answer?;
+        let _ = timeout_at(deadline - TELLING, tools.wait_for_downloads(downloads)).await;
+        let notes =
+            [answer.note.into_iter().collect(), tools.take_downloads(), attending.dialogs()];
+        let notes = notes.concat();
+        let note = (!notes.is_empty()).then(|| notes.join("\n"));
         Ok(Answer { note, ..answer })
     }
 
+    /// Does what was asked for.
     async fn act(&mut self, guest: &Arc<Guest>, call: &Browser) -> Result<Answer, ToolError> {
         let session = self.session().await?;
-        let page = Page { tools: &self.tools, session: &session };
+        if !self.doubtful || call.action == Browse::Console {
+            return self.act_on(&session, guest, call).await;
+        }
+        let (session, note) = self.mend(session, call.action).await?;
+        self.doubtful = false;
+        let answer = self.act_on(&session, guest, call).await?;
+        Ok(Answer { note: note.map(Into::into), ..answer })
+    }
+
+    async fn act_on(
+        &mut self,
+        session: &str,
+        guest: &Arc<Guest>,
+        call: &Browser,
+    ) -> Result<Answer, ToolError> {
+        let page = Page { tools: &self.tools, session };
         let node = match (&call.name, call.action) {
             (Some(name), Browse::Click | Browse::Fill) if call.node.is_none() => {
                 page.find(name).await?
@@ -179,17 +221,19 @@ impl Live {
         };
         let text = call.text.as_deref().unwrap_or_default();
         match call.action {
-            Browse::Open => {
-                page.open(call.url.as_deref().unwrap_or_default()).await?;
-                page.read().await
-            }
+            Browse::Open => match page.open(call.url.as_deref().unwrap_or_default()).await? {
+                Opened::Page => page.read().await,
+                Opened::Download => {
+                    Ok(Answer::text("this is a download; the page is the one from before"))
+                }
+            },
             Browse::Read => page.read().await,
             Browse::Click => {
                 page.click(node).await?;
                 // It may have opened another page, which is then the one that is shown.
                 let shown = self.session().await?;
                 let page = Page { tools: &self.tools, session: &shown };
-                if shown != session {
+                if shown != *session {
                     let _ = timeout(COMING, page.wait_until_there()).await;
                 }
                 page.read().await
@@ -204,7 +248,7 @@ impl Live {
                 page.settle(before).await;
                 page.read().await
             }
-            Browse::Script => page.evaluate(text).await.map(Answer::text),
+            Browse::Script => page.run(text).await.map(Answer::text),
             Browse::Screenshot => page.screenshot(guest, call.fit).await,
             Browse::Console => {
                 let remarks = self.tools.take_remarks();
@@ -212,6 +256,48 @@ impl Live {
                 Ok(Answer::text(if none { "nothing was said".into() } else { remarks.join("\n") }))
             }
         }
+    }
+
+    /// Gets a page that answers, after a call came to no end: this one, if need be by stopping its
+    /// script, or a new one in its place if another is to be opened anyway. Also says what was done.
+    async fn mend(
+        &mut self,
+        session: String,
+        action: Browse,
+    ) -> Result<(String, Option<&'static str>), ToolError> {
+        let page = Page { tools: &self.tools, session: &session };
+        if page.answers().await {
+            return Ok((session, None));
+        }
+        // The browser asks a page nothing while it waits for the next one.
+        let silent = self.pages[0].0.clone();
+        let is_coming = self.tools.is_coming(&silent);
+        if !is_coming {
+            page.stop_script().await;
+            if page.answers().await {
+                return Ok((session, Some("the page was stuck; its script was stopped")));
+            }
+        }
+        if action != Browse::Open {
+            let (code, words) = match is_coming {
+                true => ("page_loading", "the next page has not come yet; look again later"),
+                false => ("page_stuck", "the page is stuck and answers nothing"),
+            };
+            return Err(failure(code, format!("{words}; `open` makes a new one")));
+        }
+        let session = self.make_page().await?;
+        self.tools.ask(None, "Target.closeTarget", json!({ "targetId": silent })).await?;
+        Ok((session, Some("the page before did not answer; it was closed and a new one made")))
+    }
+
+    async fn make_page(&mut self) -> Result<String, ToolError> {
+        let made = json!({ "url": "about:blank" });
+        let made = self.tools.ask(None, "Target.createTarget", made).await?;
+        let target = made["targetId"].as_str().unwrap_or_default().to_owned();
+        let session = attach(self.tools.clone(), target.clone()).await?;
+        self.pages.insert(0, (target, session.clone()));
+        self.tools.work_on(&session);
+        Ok(session)
     }
 
     /// The session with the page that is to be worked on: the one that people see.
@@ -222,15 +308,14 @@ impl Live {
         let ids: Vec<&str> =
             targets.iter().filter(is_page).filter_map(|page| page["targetId"].as_str()).collect();
         self.pages.retain(|(target, _)| ids.contains(&target.as_str()));
-        let is_new = |id: &&&str| !self.pages.iter().any(|(target, _)| target == **id);
-        for new in ids.iter().filter(is_new).map(|id| (*id).to_owned()).collect::<Vec<_>>() {
-            // One that does not answer is one that nobody can work on.
-            let _ = timeout(ATTACHING, self.attach(new)).await;
+        self.attaching.retain(|(target, _)| ids.contains(&target.as_str()));
+        for id in ids {
+            if !self.pages.iter().any(|(target, _)| target == id) {
+                self.attach_to(id).await;
+            }
         }
         if self.pages.is_empty() {
-            let made = json!({ "url": "about:blank" });
-            let made = self.tools.ask(None, "Target.createTarget", made).await?;
-            self.attach(made["targetId"].as_str().unwrap_or_default().to_owned()).await?;
+            return self.make_page().await;
         }
         // The newest first, for those that have come are in front of the others.
         let shown = self.first_that_is_shown().await.unwrap_or_default();
@@ -246,24 +331,41 @@ impl Live {
         if self.pages.len() < 2 {
             return None;
         }
+        // Where none of the others is shown, it is one that does not answer.
+        let mut silent = None;
         for (n, (_, session)) in self.pages.iter().enumerate() {
             let page = Page { tools: &self.tools, session };
-            let asked = timeout(ANSWERING, page.evaluate("document.visibilityState")).await;
-            if asked.is_ok_and(|state| state.is_ok_and(|state| state == "visible")) {
-                return Some(n);
+            match timeout(ANSWERING, page.evaluate("document.visibilityState")).await {
+                Ok(Ok(state)) if state == "visible" => return Some(n),
+                Ok(_) => {}
+                Err(_) => silent = silent.or(Some(n)),
             }
         }
-        None
+        silent
     }
 
-    async fn attach(&mut self, target: String) -> Result<(), ToolError> {
-        let attach = json!({ "targetId": target, "flatten": true });
-        let attached = self.tools.ask(None, "Target.attachToTarget", attach).await?;
-        let session = attached["sessionId"].as_str().unwrap_or_default().to_owned();
-        for domain in ["Page", "Runtime", "Log", "Network", "DOM", "Accessibility"] {
-            self.tools.ask(Some(&session), &format!("{domain}.enable"), json!({})).await?;
+    /// Gets a session with a target. A page without one is one that nobody can work on.
+    async fn attach_to(&mut self, target: &str) {
+        let known = self.attaching.iter().position(|(known, _)| known == target);
+        let n = known.unwrap_or_else(|| {
+            let attaching = tokio::spawn(attach(self.tools.clone(), target.to_owned()));
+            self.attaching.push((target.to_owned(), attaching));
+            self.attaching.len() - 1
+        });
+        let patience = if known.is_some() { Duration::ZERO } else { ATTACHING };
+        if let Ok(attached) = timeout(patience, &mut self.attaching[n].1).await {
+            let (target, _) = self.attaching.remove(n);
+            if let Ok(Ok(session)) = attached {
+                self.pages.insert(0, (target, session));
+            }
         }
-        self.pages.insert(0, (target, session));
-        Ok(())
     }
+}
+
+async fn attach(tools: Arc<DevTools>, target: String) -> Result<String, ToolError> {
+    let attach = json!({ "targetId": target, "flatten": true });
+    let attached = tools.ask(None, "Target.attachToTarget", attach).await?;
+    let session = attached["sessionId"].as_str().unwrap_or_default().to_owned();
+    Page { tools: &tools, session: &session }.enable().await?;
+    Ok(session)
 }

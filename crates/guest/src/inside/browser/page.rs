@@ -17,8 +17,14 @@ use crate::inside::{Guest, desktop};
 const SETTLING: Duration = Duration::from_millis(700);
 /// How often a page that is to come is looked for.
 const LOOKING_AGAIN: Duration = Duration::from_millis(20);
+/// How long a download may take to begin that a page has given way to.
+const BEGINNING: Duration = Duration::from_secs(2);
+/// How long a page may take for what takes no time, before it counts as stuck.
+const ANSWERING: Duration = Duration::from_millis(1500);
 /// The longest result of a script.
 const LONGEST_RESULT: usize = 60 << 10;
+/// What the browser keeps for scripts goes by this name until it is given back.
+const SCRIPTS: &str = "scripts";
 
 /// One page while a call works on it.
 pub(super) struct Page<'a> {
@@ -26,27 +32,54 @@ pub(super) struct Page<'a> {
     pub(super) session: &'a str,
 }
 
+/// What an address led to.
+pub(super) enum Opened {
+    Page,
+    /// The page is what it was.
+    Download,
+}
+
 impl Page<'_> {
     async fn ask(&self, method: &str, parameters: Value) -> Result<Value, ToolError> {
         self.tools.ask(Some(self.session), method, parameters).await
     }
 
-    pub(super) async fn open(&self, url: &str) -> Result<(), ToolError> {
-        let before = self.tools.loads();
+    /// Makes it tell of all that is heard here.
+    pub(super) async fn enable(&self) -> Result<(), ToolError> {
+        for domain in ["Page", "Runtime", "Log", "Network", "DOM", "Accessibility"] {
+            self.ask(&format!("{domain}.enable"), json!({})).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn open(&self, url: &str) -> Result<Opened, ToolError> {
+        let (before, downloads) = (self.tools.loads(), self.tools.downloads());
         let opened = self.ask("Page.navigate", json!({ "url": url })).await?;
         if let Some(words) = opened["errorText"].as_str().filter(|words| !words.is_empty()) {
-            // Chromium says so of what it downloads instead of showing it.
+            // Chromium says so of what it downloads instead of showing it, just before it does, and
+            // of an answer without anything.
             if words == "net::ERR_ABORTED" {
-                return Ok(());
+                let begins = timeout(BEGINNING, self.tools.wait_for_download(downloads)).await;
+                return begins.map(|()| Opened::Download).map_err(|_| nothing_to_show(url));
             }
             return Err(failure("page_not_opened", format!("{url}: {words}")));
         }
         // Another place on the same page: nothing is loaded for it.
         if opened["loaderId"].as_str().is_none_or(str::is_empty) {
-            return Ok(());
+            return Ok(Opened::Page);
         }
         self.tools.wait_for_load(before).await;
-        Ok(())
+        Ok(Opened::Page)
+    }
+
+    /// Whether it answers: one whose script never ends does not.
+    pub(super) async fn answers(&self) -> bool {
+        timeout(ANSWERING, self.evaluate("0")).await.is_ok_and(|answer| answer.is_ok())
+    }
+
+    /// Stops the script that runs. The browser does so even where the page hears nothing.
+    pub(super) async fn stop_script(&self) {
+        let _ = timeout(ANSWERING, self.ask("Runtime.terminateExecution", json!({}))).await;
     }
 
     /// Waits until a page that was just opened has come: it begins as an empty one.
@@ -132,23 +165,34 @@ impl Page<'_> {
         Ok(())
     }
 
-    pub(super) async fn evaluate(&self, script: &str) -> Result<String, ToolError> {
-        let asked = json!({ "expression": script, "awaitPromise": true, "returnByValue": true, "userGesture": true });
-        let answer = self.ask("Runtime.evaluate", asked).await?;
-        if let Some(thrown) = answer.get("exceptionDetails") {
-            let words = thrown["exception"]["description"].as_str().or(thrown["text"].as_str());
-            return Err(failure("exception", words.unwrap_or("the script failed")));
+    /// The value of an expression, once it has one.
+    pub(super) async fn evaluate(&self, expression: &str) -> Result<String, ToolError> {
+        let asked = json!({
+            "expression": expression, "awaitPromise": true, "returnByValue": true,
+            "userGesture": true,
+        });
+        value(&self.ask("Runtime.evaluate", asked).await?)
+    }
+
+    /// Runs what somebody wrote, as the console of a browser does: it may wait for something
+    /// outside of functions, and name anew what an earlier script named.
+    pub(super) async fn run(&self, script: &str) -> Result<String, ToolError> {
+        let asked = json!({
+            "expression": script, "replMode": true, "userGesture": true, "objectGroup": SCRIPTS,
+        });
+        let ran = self.ask("Runtime.evaluate", asked).await?;
+        let object = &ran["result"]["objectId"];
+        if object.is_null() || ran.get("exceptionDetails").is_some() {
+            return value(&ran);
         }
-        let mut text = match &answer["result"]["value"] {
-            Value::String(text) => text.clone(),
-            Value::Null => answer["result"]["description"].as_str().unwrap_or("undefined").into(),
-            other => other.to_string(),
-        };
-        if text.len() > LONGEST_RESULT {
-            text.truncate(text.floor_char_boundary(LONGEST_RESULT));
-            text.push_str("\n[cut]");
-        }
-        Ok(text)
+        // The console would show a promise as one.
+        let asked = json!({
+            "objectId": object, "functionDeclaration": "function () { return this; }",
+            "awaitPromise": true, "returnByValue": true,
+        });
+        let answer = self.ask("Runtime.callFunctionOn", asked).await?;
+        self.ask("Runtime.releaseObjectGroup", json!({ "objectGroup": SCRIPTS })).await?;
+        value(&answer)
     }
 
     pub(super) async fn screenshot(
@@ -170,6 +214,24 @@ impl Page<'_> {
         let words = format!("{title}\n{}", answer.text.unwrap_or_default());
         Ok(Answer { text: Some(words), ..answer })
     }
+}
+
+/// What a script came to.
+fn value(answer: &Value) -> Result<String, ToolError> {
+    if let Some(thrown) = answer.get("exceptionDetails") {
+        let words = thrown["exception"]["description"].as_str().or(thrown["text"].as_str());
+        return Err(failure("exception", words.unwrap_or("the script failed")));
+    }
+    let mut text = match &answer["result"]["value"] {
+        Value::String(text) => text.clone(),
+        Value::Null => answer["result"]["description"].as_str().unwrap_or("undefined").into(),
+        other => other.to_string(),
+    };
+    if text.len() > LONGEST_RESULT {
+        text.truncate(text.floor_char_boundary(LONGEST_RESULT));
+        text.push_str("\n[cut]");
+    }
+    Ok(text)
 }
 
 /// Where a page begins on the screen: at the bottom of its window, in the middle of it.
@@ -215,4 +277,9 @@ const PREPARE_FIELD: &str = r#"function (text) {
 
 fn unknown(node: u64) -> ToolError {
     failure("no_such_element", format!("there is no [{node}] on the page now; `read` it again"))
+}
+
+fn nothing_to_show(url: &str) -> ToolError {
+    let words = format!("{url}: it answered with nothing to show; the page is the one from before");
+    failure("nothing_to_show", words)
 }

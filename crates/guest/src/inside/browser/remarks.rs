@@ -18,6 +18,8 @@ pub(super) struct Remarks {
     remarks: Vec<String>,
     /// Addresses of what is being loaded: what fails says only its number.
     addresses: HashMap<String, String>,
+    /// By its number, the frame that waits for what is being loaded to be shown in it.
+    coming: HashMap<String, String>,
 }
 
 impl Remarks {
@@ -25,12 +27,34 @@ impl Remarks {
         std::mem::take(&mut self.remarks)
     }
 
+    /// Whether a frame waits for the next thing to show. That of a page is called as its target.
+    pub(super) fn is_coming(&self, frame: &str) -> bool {
+        self.coming.values().any(|waiting| waiting == frame)
+    }
+
     pub(super) fn hear(&mut self, method: &str, event: &Value) {
+        self.note_frame(method, event);
         if let Some(mut remark) = self.remark(method, event)
             && self.remarks.len() < MOST_REMARKS
         {
             remark.truncate(remark.floor_char_boundary(LONGEST_REMARK));
             self.remarks.push(remark);
+        }
+    }
+
+    fn note_frame(&mut self, method: &str, event: &Value) {
+        let id = word(&event["requestId"]);
+        match method {
+            "Network.requestWillBeSent" if event["type"] == "Document" => {
+                if self.coming.len() >= MOST_REQUESTS {
+                    self.coming.clear();
+                }
+                self.coming.insert(id.into(), word(&event["frameId"]).into());
+            }
+            "Network.responseReceived" | "Network.loadingFinished" | "Network.loadingFailed" => {
+                self.coming.remove(id);
+            }
+            _ => {}
         }
     }
 
@@ -54,6 +78,10 @@ impl Remarks {
             }
             "Network.loadingFailed" => {
                 let address = self.addresses.remove(id()).unwrap_or_default();
+                // So ends what becomes a download instead of a page; that is told elsewhere.
+                if event["type"] == "Document" && event["errorText"] == "net::ERR_ABORTED" {
+                    return None;
+                }
                 format!("network: {} for {address}", word(&event["errorText"]))
             }
             "Network.responseReceived" if event["response"]["status"].as_u64()? >= 400 => {
@@ -111,6 +139,10 @@ mod tests {
             ("Network.requestWillBeSent", json!({ "requestId": "2", "request": { "url": "d" } })),
             ("Network.loadingFinished", json!({ "requestId": "1" })),
             ("Network.loadingFailed", json!({ "requestId": "2", "errorText": "net::ERR_FAILED" })),
+            (
+                "Network.loadingFailed",
+                json!({ "requestId": "3", "type": "Document", "errorText": "net::ERR_ABORTED" }),
+            ),
             ("Page.loadEventFired", json!({})),
         ] {
             remarks.hear(method, &event);
@@ -121,6 +153,20 @@ mod tests {
             ["console error: no 3", "network: 404 for b", "network: net::ERR_FAILED for d"]
         );
         assert!(remarks.take().is_empty());
+    }
+
+    #[test]
+    fn a_frame_waits_until_what_it_shows_next_has_come() {
+        let mut remarks = Remarks::default();
+        let asked = |kind: &str| json!({ "requestId": kind, "type": kind, "frameId": "a" });
+        remarks.hear("Network.requestWillBeSent", &asked("Image"));
+        assert!(!remarks.is_coming("a"));
+        for end in ["Network.responseReceived", "Network.loadingFailed"] {
+            remarks.hear("Network.requestWillBeSent", &asked("Document"));
+            assert!(remarks.is_coming("a") && !remarks.is_coming("b"));
+            remarks.hear(end, &asked("Document"));
+            assert!(!remarks.is_coming("a"));
+        }
     }
 
     #[test]

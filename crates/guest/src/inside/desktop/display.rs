@@ -1,5 +1,6 @@
 //! The guest's connection to the X server, and the thread that hears what happens there.
 
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ x11rb::atom_manager! {
         _NET_CLIENT_LIST,
         _NET_FRAME_EXTENTS,
         _NET_REQUEST_FRAME_EXTENTS,
+        _NET_SUPPORTING_WM_CHECK,
         _NET_WM_NAME,
     }
 }
@@ -121,6 +123,16 @@ impl Display {
     pub(super) fn settle(&self) -> Done<()> {
         self.connection.sync()?;
         Ok(())
+    }
+
+    /// Whether the X server has read all that was written to it, which one that a program has seized
+    /// does not.
+    pub(super) fn has_read_everything(&self) -> bool {
+        let mut unread: libc::c_int = 0;
+        let socket = self.connection.stream().as_raw_fd();
+        // SAFETY: it writes one number to the place that it is given.
+        let asked = unsafe { libc::ioctl(socket, libc::TIOCOUTQ, &raw mut unread) };
+        asked == 0 && unread == 0
     }
 
     /// How often the screen has changed so far.

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use x11rb::connection::Connection as _;
-use x11rb::protocol::xproto::{ConnectionExt as _, KEY_PRESS_EVENT, KEY_RELEASE_EVENT};
+use x11rb::protocol::xproto::{ConnectionExt as _, KEY_PRESS_EVENT, KEY_RELEASE_EVENT, KeyButMask};
 use x11rb::protocol::xtest::ConnectionExt as _;
 
 use super::display::Display;
+use super::key_names::{RETURN, SHIFT, TAB, symbol_named, symbol_of};
 use super::selections::LARGEST_SELECTION;
 use super::{Broken, Done};
 
@@ -15,11 +16,6 @@ use super::{Broken, Done};
 /// twice.
 const PASTING: Duration = Duration::from_secs(10);
 
-const SHIFT: u32 = 0xffe1;
-const INSERT: u32 = 0xff63;
-const RETURN: u32 = 0xff0d;
-const TAB: u32 = 0xff09;
-
 /// A key of the keyboard as it is laid out now.
 #[derive(Clone, Copy)]
 struct Key {
@@ -27,7 +23,7 @@ struct Key {
     shifted: bool,
 }
 
-/// Which key makes which symbol.
+/// Which key makes which symbol, as the keyboard is laid out now. Programs may lay it out anew.
 pub(super) struct Keyboard {
     first: u8,
     per_key: usize,
@@ -62,14 +58,18 @@ impl Keyboard {
         stop: &dyn Fn() -> bool,
     ) -> Done<()> {
         let pieces = pieces(text);
-        let pastes = pieces.iter().any(|(line, _)| self.keys_of(line).is_none());
+        // With Caps Lock on, keys make other letters than they say.
+        let pointer = display.connection.query_pointer(display.root)?.reply()?;
+        let locked = u16::from(pointer.mask) & u16::from(KeyButMask::LOCK) != 0;
+        let keys_of = |line: &str| self.keys_of(line).filter(|_| !locked || line.is_empty());
+        let pastes = pieces.iter().any(|(line, _)| keys_of(line).is_none());
         // Other content than text cannot be put back.
         let clipboard = if pastes { display.clipboard().unwrap_or_default() } else { None };
         for (line, end) in pieces {
             if stop() || Instant::now() >= until {
                 return Err(Broken("the time was up before all of it was typed".into()));
             }
-            match self.keys_of(line) {
+            match keys_of(line) {
                 Some(keys) => {
                     keys.into_iter().try_for_each(|key| self.press_and_release(display, key))?;
                 }
@@ -126,10 +126,10 @@ impl Keyboard {
     pub(super) fn holding(
         &self,
         display: &Display,
-        combination: Option<&str>,
+        combination: &str,
         act: impl FnOnce() -> Done<()>,
     ) -> Done<()> {
-        let keys = combination.map_or(Ok(Vec::new()), |keys| self.combination(keys))?;
+        let keys = self.combination(combination)?;
         self.all_down(display, &keys)?;
         // What is not sent yet is not held.
         display.connection.flush()?;
@@ -204,64 +204,9 @@ fn fake(display: &Display, kind: u8, code: u8) -> Done<()> {
     Ok(())
 }
 
-/// The X server's number for a character.
-fn symbol_of(c: char) -> u32 {
-    match u32::from(c) {
-        code @ (0x20..=0x7e | 0xa0..=0xff) => code,
-        code => 0x0100_0000 + code,
-    }
-}
-
-fn symbol_named(name: &str) -> Option<u32> {
-    let mut characters = name.chars();
-    if let (Some(only), None) = (characters.next(), characters.next()) {
-        return Some(symbol_of(only));
-    }
-    let lower = name.to_ascii_lowercase();
-    if let Some(number) = lower.strip_prefix('f').and_then(|number| number.parse::<u32>().ok()) {
-        return (1..=24).contains(&number).then_some(0xffbd + number);
-    }
-    Some(match lower.as_str() {
-        "return" | "enter" => RETURN,
-        "tab" => TAB,
-        "escape" | "esc" => 0xff1b,
-        "backspace" => 0xff08,
-        "delete" | "del" => 0xffff,
-        "insert" => INSERT,
-        "home" => 0xff50,
-        "left" => 0xff51,
-        "up" => 0xff52,
-        "right" => 0xff53,
-        "down" => 0xff54,
-        "page_up" | "pageup" | "prior" => 0xff55,
-        "page_down" | "pagedown" | "next" => 0xff56,
-        "end" => 0xff57,
-        "print" => 0xff61,
-        "menu" => 0xff67,
-        "space" => 0x20,
-        "plus" => 0x2b,
-        "minus" => 0x2d,
-        "shift" | "shift_l" => SHIFT,
-        "ctrl" | "control" | "control_l" => 0xffe3,
-        "alt" | "alt_l" => 0xffe9,
-        "super" | "super_l" | "cmd" | "meta" | "win" => 0xffeb,
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_and_characters_have_symbols() {
-        assert_eq!(symbol_named("a"), Some(0x61));
-        assert_eq!(symbol_named("é"), Some(0xe9));
-        assert_eq!(symbol_named("λ"), Some(0x0100_03bb));
-        assert_eq!(symbol_named("F5"), Some(0xffc2));
-        assert_eq!(symbol_named("Page_Down"), Some(0xff56));
-        assert_eq!(symbol_named("warp"), None);
-    }
 
     #[test]
     fn lines_end_with_their_keys() {

@@ -4,6 +4,7 @@
 //! call was given up.
 
 mod display;
+mod key_names;
 mod keyboard;
 mod picture;
 mod pointer;
@@ -14,7 +15,7 @@ mod windows;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bellglass_protocol::job::Screen;
@@ -22,6 +23,7 @@ use bellglass_protocol::step::{StepStatus, ToolError};
 use bellglass_protocol::tool::{Action, Computer, Xdot};
 use tokio::net::UnixStream;
 use tokio::time::sleep_until;
+use x11rb::connection::Connection as _;
 
 use super::Guest;
 use super::answer::{Answer, Given};
@@ -43,6 +45,9 @@ const LOOKING: Duration = Duration::from_millis(5);
 const SEIZED: Duration = Duration::from_secs(2);
 /// How long a window manager may take to do what it was told of.
 const FOLLOWING: Duration = Duration::from_millis(500);
+
+/// What a call says that has nothing else to say.
+const DONE: &str = "done";
 
 /// What goes wrong between the guest and the X server, in words.
 #[derive(Debug)]
@@ -78,11 +83,12 @@ pub(super) struct Desktop {
     live: tokio::sync::Mutex<Option<Arc<Live>>>,
     /// Whether programs that start now find the screen.
     shown: AtomicBool,
+    /// How large it was at first: one that takes its place is as large.
+    screen: OnceLock<Screen>,
 }
 
 struct Live {
     display: Arc<Display>,
-    keyboard: Keyboard,
     view: Mutex<View>,
     /// The socket on which viewers are served.
     rfb: PathBuf,
@@ -133,6 +139,7 @@ async fn get(guest: &Arc<Guest>, screen: Screen) -> Result<Arc<Live>, ToolError>
         if let Some(broken) = live.take() {
             start::clear_away(&guest, &broken).await;
         }
+        let screen = *guest.desktop.screen.get_or_init(|| screen);
         let started = Arc::new(start::start(&guest, screen).await?);
         guest.desktop.shown.store(true, Ordering::Relaxed);
         *live = Some(started.clone());
@@ -169,8 +176,7 @@ pub(super) async fn give_picture_of(
 ) -> Result<Answer, ToolError> {
     let live = get(guest, Screen::default()).await?;
     let work = tokio::task::spawn_blocking(move || -> Result<Answer, ToolError> {
-        let before = live.display.changes();
-        live.changes.store(before, Ordering::Relaxed);
+        live.note_changes();
         let (colours, given) = picture::unpacked(&png)?;
         let (x, y) = place(given);
         let area = Area { x, y, width: given.0, height: given.1 };
@@ -188,7 +194,9 @@ pub(super) async fn give_picture_of(
 
 /// What a call says whose time was up.
 fn late() -> Answer {
-    let error = Some(failure("timed_out", "the desktop did not answer in time; try again"));
+    let words = "the desktop did not answer in time. What was asked of it may still happen: look at \
+                 it before you try again";
+    let error = Some(failure("timed_out", words));
     Answer { error, ..Answer::of(StepStatus::TimedOut) }
 }
 
@@ -204,6 +212,10 @@ pub(super) async fn computer(
         () = sleep_until(deadline) => return Ok(late()),
         () = call.cancel.cancelled() => return Ok(Answer::of(StepStatus::Cancelled)),
     };
+    if let Some(pointed) = live.point_at_once(computer) {
+        pointed?;
+        return Ok(Answer::text(DONE));
+    }
     let stop = Stop::default();
     let (stopped, computer) = (stop.clone(), computer.clone());
     let until = deadline.into_std();
@@ -229,8 +241,14 @@ pub(super) async fn xdot(
     deadline: tokio::time::Instant,
     call: &Call,
 ) -> Result<Answer, ToolError> {
+    // What was done by us comes before what xdotool does by a connection of its own.
+    let settled = async {
+        let live = get(guest, Screen::default()).await?;
+        let settling = tokio::task::spawn_blocking(move || live.display.settle());
+        settling.await.unwrap_or(Ok(())).map_err(ToolError::from)
+    };
     tokio::select! {
-        started = start(guest, Screen::default()) => started?,
+        settled = settled => settled?,
         () = sleep_until(deadline) => return Ok(late()),
         () = call.cancel.cancelled() => return Ok(Answer::of(StepStatus::Cancelled)),
     }
@@ -247,15 +265,10 @@ pub(super) async fn xdot(
 }
 
 impl Live {
-    fn new(
-        display: Arc<Display>,
-        keyboard: Keyboard,
-        rfb: PathBuf,
-        programs: [start::Program; 2],
-    ) -> Self {
+    fn new(display: Arc<Display>, rfb: PathBuf, programs: [start::Program; 2]) -> Self {
         let view = Mutex::new(View::of_screen(display.width, display.height));
         let (clicked, changes) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { display, keyboard, view, rfb, programs, clicked, changes }
+        Self { display, view, rfb, programs, clicked, changes }
     }
 
     fn act(&self, call: &Computer, until: Instant, stop: &Stop) -> Result<Answer, ToolError> {
@@ -264,12 +277,11 @@ impl Live {
         let seconds = call.seconds.map_or(HALF_A_SECOND, |seconds| seconds.duration());
         let keys = call.keys.as_deref();
         let given_up = || stop.is_requested();
-        let before = display.changes();
         if !matches!(
             call.action,
             Cursor | WaitForChange | WaitForStability | Windows | GetClipboard
         ) {
-            self.changes.store(before, Ordering::Relaxed);
+            self.note_changes();
         }
         let done = match call.action {
             Screenshot => return self.screenshot(call),
@@ -289,15 +301,15 @@ impl Live {
             Type => {
                 self.let_focus_follow()?;
                 let text = call.text.as_deref().unwrap_or_default();
-                self.keyboard.type_text(display, text, until, &given_up)
+                self.keyboard()?.type_text(display, text, until, &given_up)
             }
             Key => {
                 self.let_focus_follow()?;
-                self.keyboard.press(display, keys.unwrap_or_default())
+                self.keyboard()?.press(display, keys.unwrap_or_default())
             }
             HoldKey => {
                 self.let_focus_follow()?;
-                self.keyboard.holding(display, keys, || {
+                self.holding(keys, || {
                     let until = until.min(Instant::now() + seconds);
                     while Instant::now() < until && !given_up() {
                         std::thread::sleep(LOOKING);
@@ -308,7 +320,7 @@ impl Live {
             WaitForChange => {
                 let since = self.changes.load(Ordering::Relaxed);
                 let changed = display.wait_for_change(since, until, &given_up);
-                self.changes.store(display.changes(), Ordering::Relaxed);
+                self.note_changes();
                 return Ok(waited(changed, "the screen changed"));
             }
             WaitForStability => {
@@ -341,7 +353,28 @@ impl Live {
             }
         };
         done?;
-        Ok(Answer::text("done"))
+        Ok(Answer::text(DONE))
+    }
+
+    /// What changes from now on changes after something was done.
+    fn note_changes(&self) {
+        self.changes.store(self.display.changes(), Ordering::Relaxed);
+    }
+
+    fn keyboard(&self) -> Done<Keyboard> {
+        Keyboard::of(&self.display)
+    }
+
+    /// Does something to its end, with keys held if there are any to hold.
+    fn holding(&self, keys: Option<&str>, act: impl FnOnce() -> Done<()>) -> Done<()> {
+        if let Some(keys) = keys {
+            return self.keyboard()?.holding(&self.display, keys, act);
+        }
+        // What the pointer does where it was sent comes after its way there.
+        self.display.connection.flush()?;
+        let acted = act();
+        self.display.settle()?;
+        acted
     }
 
     fn view(&self) -> View {

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bellglass_protocol::tool::{Computer, Direction};
+use bellglass_protocol::tool::{Action, Computer, Direction};
+use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{
     BUTTON_PRESS_EVENT, BUTTON_RELEASE_EVENT, ConnectionExt as _, MOTION_NOTIFY_EVENT,
 };
@@ -27,6 +28,32 @@ impl Live {
         let display = &self.display;
         let at = display.connection.query_pointer(display.root)?.reply()?;
         Ok((at.root_x, at.root_y))
+    }
+
+    /// Tells the X server of a plain move or click, and does not wait until it has been done: all
+    /// that is asked of the server later comes after it. None if the call is of another kind, or if
+    /// the server has not read yet what it was told before, for then somebody must wait for it.
+    pub(super) fn point_at_once(&self, call: &Computer) -> Option<Done<()>> {
+        let button = match call.action {
+            Action::Move => None,
+            Action::Click => Some(1),
+            Action::MiddleClick => Some(2),
+            Action::RightClick => Some(3),
+            _ => return None,
+        };
+        if call.keys.is_some() || !self.display.has_read_everything() {
+            return None;
+        }
+        self.note_changes();
+        Some(self.go_to(call).and_then(|()| {
+            if let Some(button) = button {
+                self.display.connection.flush()?;
+                self.clicked.store(true, Ordering::Relaxed);
+                self.button(BUTTON_PRESS_EVENT, button)?;
+                self.button(BUTTON_RELEASE_EVENT, button)?;
+            }
+            Ok(self.display.connection.flush()?)
+        }))
     }
 
     /// What is asked for afterwards comes after it; nobody has to wait in between.
@@ -53,7 +80,7 @@ impl Live {
     pub(super) fn click(&self, call: &Computer, button: u8, times: u32) -> Done<()> {
         self.clicked.store(true, Ordering::Relaxed);
         self.go_to(call)?;
-        self.keyboard.holding(&self.display, call.keys.as_deref(), || {
+        self.holding(call.keys.as_deref(), || {
             for n in 0..times {
                 // To Chromium, two clicks at the same time are one.
                 if n > 0 {
@@ -70,7 +97,7 @@ impl Live {
     pub(super) fn drag(&self, call: &Computer) -> Done<()> {
         let (from, to) = (self.place(call.x, call.y), self.place(call.to_x, call.to_y));
         self.clicked.store(true, Ordering::Relaxed);
-        self.keyboard.holding(&self.display, call.keys.as_deref(), || {
+        self.holding(call.keys.as_deref(), || {
             self.point_at(from.0, from.1)?;
             self.button(BUTTON_PRESS_EVENT, 1)?;
             // A program that is told that the pointer moved asks where it is: it must not be gone by then.
@@ -105,7 +132,7 @@ impl Live {
             Some(Direction::Left) => 6,
             Some(Direction::Right) => 7,
         };
-        self.keyboard.holding(&self.display, call.keys.as_deref(), || {
+        self.holding(call.keys.as_deref(), || {
             for _ in 0..call.amount.unwrap_or(3).min(MOST_NOTCHES) {
                 self.button(BUTTON_PRESS_EVENT, button)?;
                 self.button(BUTTON_RELEASE_EVENT, button)?;

@@ -15,7 +15,6 @@ use bellglass_protocol::step::ToolError;
 
 use super::Live;
 use super::display::Display;
-use super::keyboard::Keyboard;
 use super::windows;
 use crate::inside::Guest;
 use crate::inside::failure::failure;
@@ -30,6 +29,10 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 /// What programs call the screen, and the socket by which they reach it.
 pub(super) const DISPLAY: &str = ":0";
 const SOCKET: &str = "/tmp/.X11-unix/X0";
+
+/// A window manager composes no letters, but reads how that is done, for as long as all the rest takes.
+/// What its menu starts does compose some (image/desktop.toml).
+const NOTHING_TO_COMPOSE: (&str, &str) = ("XCOMPOSEFILE", "/dev/null");
 
 pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, ToolError> {
     let missing = |_| {
@@ -73,15 +76,16 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, To
         "-extension",
         "GLX",
     ];
-    let xserver = run(guest, server, &arguments)?;
+    let xserver = run(guest, server, &arguments, &[])?;
     let unreachable =
         |error: io::Error| failure("no_desktop", format!("the X server did not start: {error}"));
     let broke = || failure("no_desktop", "starting it broke");
     // The server's socket is there before the server is ready, so the window manager starts beside it.
     let connecting = tokio::task::spawn_blocking(connect).await;
     let connected = connecting.map_or_else(|_| Err(broke()), |found| found.map_err(unreachable));
+    let arguments = ["openbox", "--sm-disable"];
     let started = connected
-        .and_then(|stream| Ok((stream, run(guest, manager, &["openbox", "--sm-disable"])?)));
+        .and_then(|stream| Ok((stream, run(guest, manager, &arguments, &[NOTHING_TO_COMPOSE])?)));
     let (stream, manager) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -94,17 +98,14 @@ pub(super) async fn start(guest: &Arc<Guest>, screen: Screen) -> Result<Live, To
             failure("no_desktop", format!("the X server did not start: {}", broken.0))
         })?;
         match windows::wait_for_manager(&display, Instant::now() + STARTING) {
-            Ok(true) => {
-                let keyboard = Keyboard::of(&display).map_err(ToolError::from)?;
-                Ok((display, keyboard))
-            }
+            Ok(true) => Ok(display),
             _ => Err(failure("no_desktop", "the window manager did not start")),
         }
     });
     match ready.await.unwrap_or_else(|_| Err(broke())) {
-        Ok((display, keyboard)) => {
+        Ok(display) => {
             let programs = [manager, xserver];
-            Ok(Live::new(display, keyboard, rfb, programs))
+            Ok(Live::new(display, rfb, programs))
         }
         Err(error) => {
             manager.end(guest).await;
@@ -147,11 +148,17 @@ impl Program {
     }
 }
 
-fn run(guest: &Guest, program: PathBuf, arguments: &[&str]) -> Result<Program, ToolError> {
+fn run(
+    guest: &Guest,
+    program: PathBuf,
+    arguments: &[&str],
+    settings: &[(&str, &str)],
+) -> Result<Program, ToolError> {
     let folder = guest.workspace.path().to_path_buf();
     let mut environment = environment(guest, &folder, &Default::default())?;
     environment.retain(|(name, _)| name != "DISPLAY");
     environment.push(("DISPLAY".into(), DISPLAY.into()));
+    environment.extend(settings.iter().map(|(name, value)| (name.into(), value.into())));
     let arguments = arguments.iter().map(Into::into).collect();
     let command = Command { program, arguments, environment, folder, input: None };
     let (mut stdout, mut stderr, supervisor) =

@@ -78,9 +78,10 @@ pub(super) fn move_to(display: &Display, window: Window, x: i16, y: i16) -> Done
 /// Waits until a window manager has done all that it was told of; false if it has not in time.
 ///
 /// One that has just taken the desktop over loses windows that are shown before it listens, so it is
-/// asked how wide a frame would be until it answers: then it listens.
+/// asked how wide a frame would be once it says that it is there, and until it answers: then it listens.
+/// It forgets what it was asked before that, so it is asked often.
 pub(super) fn wait_for_manager(display: &Display, until: Instant) -> Done<bool> {
-    const ASKING_AGAIN: Duration = Duration::from_millis(20);
+    const ASKING_AGAIN: Duration = Duration::from_millis(2);
     const LOOKING_AGAIN: Duration = Duration::from_millis(1);
     let (connection, atoms) = (&display.connection, &display.atoms);
     let probe = connection.generate_id()?;
@@ -94,14 +95,16 @@ pub(super) fn wait_for_manager(display: &Display, until: Instant) -> Done<bool> 
         let value = connection.get_property(false, probe, property, kind, 0, 4)?.reply()?;
         Ok(!value.value.is_empty())
     };
-    let mut ask = Instant::now();
+    let is_there =
+        || numbers(display, atoms._NET_SUPPORTING_WM_CHECK, 1).map(|window| !window.is_empty());
+    let mut asked: Option<Instant> = None;
     let ready = loop {
         let now = Instant::now();
-        if now >= ask {
+        if asked.map_or_else(is_there, |asked| Ok(now >= asked + ASKING_AGAIN))? {
             connection.send_event(false, display.root, mask, question)?;
-            ask = now + ASKING_AGAIN;
+            asked = Some(now);
         }
-        if answered()? {
+        if asked.is_some() && answered()? {
             break true;
         }
         if now > until {

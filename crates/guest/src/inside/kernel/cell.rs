@@ -31,7 +31,13 @@ pub(super) struct Cell {
     pub(super) attachments: Vec<Given>,
     pub(super) error: Option<ToolError>,
     pub(super) count: Option<u64>,
+    /// Whether the code asked that its kernel end after it.
+    pub(super) exits: bool,
     printed: usize,
+    /// Rich forms that are not among the attachments, since there were enough of them already.
+    too_many: usize,
+    /// Those that are too large for one.
+    too_large: usize,
 }
 
 impl Cell {
@@ -89,6 +95,31 @@ impl Cell {
         }
     }
 
+    /// Takes the answer to the request that ran the code.
+    pub(super) fn end(&mut self, reply: &Value) {
+        self.count = reply["execution_count"].as_u64();
+        self.exits = reply["payload"].as_array().into_iter().flatten().any(|payload| {
+            payload["source"] == "ask_exit" && payload["keepkernel"] != Value::Bool(true)
+        });
+    }
+
+    /// Says which rich outputs are not among the attachments.
+    pub(super) fn left_out(&self) -> Option<String> {
+        let reasons = [
+            (self.too_many, format!("a call gives at most {MAX_ATTACHMENTS}")),
+            (self.too_large, format!("one may have at most {} MiB", MAX_ATTACHMENT >> 20)),
+        ];
+        let said: Vec<String> = reasons
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, why)| match count {
+                1 => format!("1 rich output was left out: {why}"),
+                _ => format!("{count} rich outputs were left out: {why}"),
+            })
+            .collect();
+        (!said.is_empty()).then(|| said.join("; "))
+    }
+
     fn print(&mut self, name: &str, text: &str) {
         if self.printed >= MOST_PRINTED {
             return;
@@ -101,8 +132,10 @@ impl Cell {
         }
         match self.outputs.last_mut() {
             Some(last) if last["output_type"] == "stream" && last["name"] == name => {
-                let before = last["text"].as_str().unwrap_or_default();
-                last["text"] = format!("{before}{kept}").into();
+                // In its place: code may print so often that copies would hold it up.
+                if let Value::String(text) = &mut last["text"] {
+                    text.push_str(&kept);
+                }
             }
             _ => self.outputs.push(json!({"output_type": "stream", "name": name, "text": kept})),
         }
@@ -121,8 +154,11 @@ impl Cell {
                 }
                 other => other.to_string().into_bytes(),
             };
-            let fits = !content.is_empty() && content.len() as u64 <= MAX_ATTACHMENT;
-            if fits && self.attachments.len() < MAX_ATTACHMENTS {
+            if content.len() as u64 > MAX_ATTACHMENT {
+                self.too_large += 1;
+            } else if self.attachments.len() == MAX_ATTACHMENTS {
+                self.too_many += 1;
+            } else if !content.is_empty() {
                 let media_type = media_type.to_owned();
                 self.attachments.push(Given { media_type, content: Bytes::from(content) });
             }
@@ -183,6 +219,37 @@ mod tests {
         assert_eq!(cell.attachments[0].content.as_ref(), b"hi");
         assert_eq!(cell.outputs.len(), 4);
         assert_eq!(cell.outputs[0]["text"], "ab");
+    }
+
+    #[test]
+    fn what_is_not_attached_is_counted() {
+        let mut cell = Cell::default();
+        let mut show = |html: &str| {
+            let content = json!({"data": {"text/html": html, "text/plain": "t"}});
+            cell.take(message("display_data", content));
+        };
+        show(&"x".repeat(MAX_ATTACHMENT as usize + 1));
+        (0..MAX_ATTACHMENTS + 2).for_each(|_| show("<b>"));
+        assert_eq!(cell.attachments.len(), MAX_ATTACHMENTS);
+        let said = cell.left_out().unwrap();
+        let many = "2 rich outputs were left out: a call gives at most 16";
+        assert_eq!(said, format!("{many}; 1 rich output was left out: one may have at most 8 MiB"));
+        assert_eq!(Cell::default().left_out(), None);
+    }
+
+    #[test]
+    fn an_exit_ends_the_kernel_unless_it_is_to_stay() {
+        for (payload, exits) in [
+            (json!([{"source": "ask_exit", "keepkernel": false}]), true),
+            (json!([{"source": "ask_exit", "keepkernel": null}]), true),
+            (json!([{"source": "ask_exit", "keepkernel": true}]), false),
+            (json!([{"source": "page"}]), false),
+            (json!(null), false),
+        ] {
+            let mut cell = Cell::default();
+            cell.end(&json!({"execution_count": 1, "payload": payload}));
+            assert_eq!(cell.exits, exits, "{payload}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ const ANNOUNCING: Duration = Duration::from_millis(200);
 const MESSAGES_AHEAD: usize = 64;
 
 pub(super) struct Kernel {
+    pub(super) language: Language,
     pub(super) supervisor: libc::pid_t,
     pub(super) signer: Signer,
     pub(super) shell: Sender,
@@ -228,6 +229,7 @@ impl Kernel {
         let about = std::mem::take(&mut opened.about);
         *identity = Some(known);
         Ok(Self {
+            language,
             supervisor: pid,
             signer: opened.signer,
             shell: opened.shell,
@@ -403,7 +405,7 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-fn random_word() -> io::Result<String> {
+pub(super) fn random_word() -> io::Result<String> {
     let mut bytes = [0u8; 24];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

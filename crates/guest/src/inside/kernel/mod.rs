@@ -5,6 +5,7 @@
 
 mod cell;
 mod connection;
+mod execution;
 mod message;
 mod notebook;
 mod sharing;
@@ -14,9 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bellglass_protocol::step::{OutputStream, StepStatus, ToolError};
+use bellglass_protocol::step::{StepStatus, ToolError};
 use bellglass_protocol::tool::Code;
-use bellglass_protocol::wire::{DATA_CHUNK, Language};
+use bellglass_protocol::wire::Language;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -29,17 +30,17 @@ use super::calls::Call;
 use super::failure::failure;
 use super::run_process::kill_supervised;
 use cell::Cell;
-use connection::{Identity, Kernel, Origin};
+use connection::{Identity, Kernel};
+use execution::{Finish, execute};
 use notebook::Notebook;
 use sharing::Shared;
 pub(super) use sharing::{attach, begin_anew};
 
 /// How long a kernel may take to stop what it runs, after each of two ways to ask for it.
 const INTERRUPTING: Duration = Duration::from_secs(2);
-/// After a kernel has said that it is done, what it printed may still be on its way.
-const LAST_WORDS: Duration = Duration::from_millis(25);
-/// The same where it did not say so, since it drops what nobody takes fast enough.
-const LOST_WORDS: Duration = Duration::from_secs(2);
+
+const ENDED_ITSELF: &str =
+    "the code ended its kernel; the next call gets a new one, in which nothing is defined";
 
 /// The kernels of a sandbox.
 #[derive(Default)]
@@ -188,13 +189,13 @@ pub(super) async fn run(
                 "the code was interrupted; what it had defined until then is kept",
             ));
         }
-        Finish::Stuck(status) => {
+        Finish::Stuck(status, why) => {
             answer.status = status;
-            answer.error = Some(failure(
-                "kernel_restarted",
-                "the code could not be interrupted, so its kernel was ended; the next call gets a \
-                 new one, in which nothing is defined",
-            ));
+            let message = format!(
+                "{why}, so its kernel was ended; the next call gets a new one, in which nothing \
+                 is defined"
+            );
+            answer.error = Some(failure("kernel_restarted", message));
             end(guest, slot).await;
         }
         Finish::Died => {
@@ -212,6 +213,16 @@ pub(super) async fn run(
             end(guest, slot).await;
         }
     }
+    let mut notes: Vec<String> = cell.left_out().into_iter().collect();
+    if cell.exits
+        && let Some(kernel) = slot.kernel.as_mut()
+    {
+        // It ends by itself, after what the code wants done at its end.
+        let _ = timeout(INTERRUPTING, kernel.ended.wait_for(Option::is_some)).await;
+        end(guest, slot).await;
+        notes.push(ENDED_ITSELF.into());
+    }
+    answer.note = (!notes.is_empty()).then(|| notes.join("; "));
     slot.notebook.add(&code.code, cell.count, cell.outputs);
     Ok(answer)
 }
@@ -234,134 +245,5 @@ async fn ready(guest: &Guest, slot: &mut Slot, language: Language) -> Result<(),
 async fn end(guest: &Guest, slot: &mut Slot) {
     if let Some(kernel) = slot.kernel.take() {
         kill_supervised(guest, kernel.supervisor).await;
-    }
-}
-
-/// How the execution of a cell came to its end.
-enum Finish {
-    Done,
-    Interrupted(StepStatus),
-    /// It did not stop when it was told to.
-    Stuck(StepStatus),
-    Died,
-}
-
-async fn execute(
-    kernel: &mut Kernel,
-    code: &str,
-    cell: &mut Cell,
-    deadline: Instant,
-    call: &Call,
-) -> Finish {
-    let content = json!({
-        "code": code, "silent": false, "store_history": true, "user_expressions": {},
-        "allow_stdin": false, "stop_on_error": false,
-    });
-    let (id, request) = kernel.signer.request("execute_request", &content);
-    if kernel.shell.send(&request).await.is_err() {
-        return Finish::Died;
-    }
-    let mut watch = Watch { id, replied: false, idle: false };
-    let status = tokio::select! {
-        heard = watch.hear(kernel, cell, call) => return heard,
-        () = sleep_until(deadline) => StepStatus::TimedOut,
-        () = call.cancel.cancelled() => StepStatus::Cancelled,
-    };
-    for way in [Way::Request, Way::Signal] {
-        interrupt(kernel, way).await;
-        let until = Instant::now() + INTERRUPTING;
-        tokio::select! {
-            heard = watch.hear(kernel, cell, call) => return match heard {
-                Finish::Died => Finish::Died,
-                _ => {
-                    cell.error = None;
-                    Finish::Interrupted(status)
-                }
-            },
-            () = sleep_until(until) => {}
-        }
-    }
-    Finish::Stuck(status)
-}
-
-#[derive(Clone, Copy)]
-enum Way {
-    Request,
-    Signal,
-}
-
-async fn interrupt(kernel: &mut Kernel, way: Way) {
-    match way {
-        Way::Request => {
-            let (_, request) = kernel.signer.request("interrupt_request", &json!({}));
-            let _ = kernel.control.send(&request).await;
-        }
-        Way::Signal => {
-            for child in super::kill::children_of(kernel.supervisor) {
-                // SAFETY: takes numbers only. A process that is gone already is no failure.
-                unsafe { libc::kill(child, libc::SIGINT) };
-            }
-        }
-    }
-}
-
-/// What was heard about a request so far. Survives that listening is cancelled.
-struct Watch {
-    id: String,
-    replied: bool,
-    idle: bool,
-}
-
-impl Watch {
-    async fn hear(&mut self, kernel: &mut Kernel, cell: &mut Cell, call: &Call) -> Finish {
-        loop {
-            let patience = match (self.replied, self.idle) {
-                (true, true) => LAST_WORDS,
-                (true, false) => LOST_WORDS,
-                _ => Duration::MAX,
-            };
-            let next = tokio::select! {
-                next = timeout(patience, kernel.incoming.recv()) => next,
-                _ = kernel.ended.wait_for(Option::is_some) => return Finish::Died,
-            };
-            let (origin, message) = match next {
-                Err(_) => return Finish::Done,
-                Ok(None) => return Finish::Died,
-                Ok(Some(next)) => next,
-            };
-            if message.parent != self.id {
-                continue;
-            }
-            match (origin, message.kind.as_str()) {
-                (Origin::Reply, "execute_reply") => {
-                    self.replied = true;
-                    cell.count = message.content["execution_count"].as_u64();
-                }
-                (Origin::Broadcast, "status") => {
-                    self.idle |= message.content["execution_state"] == "idle";
-                }
-                (Origin::Broadcast, _) => {
-                    if let Some((stream, text)) = cell.take(message) {
-                        show(call, stream, &text).await;
-                    }
-                }
-                (Origin::Reply, _) => {}
-            }
-            // Kernels of this kind say all before they say that they are idle.
-            if self.replied && self.idle && kernel.says_idle_last {
-                return Finish::Done;
-            }
-        }
-    }
-}
-
-/// Shows text as fast as it is taken.
-async fn show(call: &Call, stream: OutputStream, text: &str) {
-    let mut rest = text.as_bytes();
-    while !rest.is_empty() {
-        let room = call.output.wait_for_room().await.min(DATA_CHUNK).min(rest.len());
-        let (piece, after) = rest.split_at(room);
-        call.output.append(stream, piece);
-        rest = after;
     }
 }

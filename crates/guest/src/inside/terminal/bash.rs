@@ -73,7 +73,7 @@ impl Drop for Feed {
 fn start_file(pipe: &Path, token: &str, terminal: &str) -> String {
     let pipe = quoted(&pipe.to_string_lossy());
     // The terminal goes by its own name, since gVisor's kernel does not open it as /dev/tty.
-    // `read` takes the name of a file; what is in it runs with the last command's status in `$?`.
+    // A user's own `printf`, `read` and `eval` are not ours. `read` takes the name of a file; what is in it runs with the last command's status in `$?`.
     format!(
         r#"PS0= PS2='> ' PS1='\[\033]{MARK}{token};{ASTRAY}\007\]'
 unset HISTFILE
@@ -81,12 +81,12 @@ __bellglass_status=0 __bellglass_number=0
 __bellglass_return() {{ return "$1"; }}
 __bellglass_mark() {{
     __bellglass_status=$1
-    printf '\033]{MARK}{token};%d;%d;%s\007' "$__bellglass_number" "$1" "$PWD" >{terminal}
+    builtin printf '\033]{MARK}{token};%d;%d;%s\007' "$__bellglass_number" "$1" "$PWD" >{terminal}
 }}
 readonly PROMPT_COMMAND='__bellglass_mark "$?"
-while IFS= read -r -d "" __bellglass_file <{pipe}; do
+while IFS= builtin read -r -d "" __bellglass_file <{pipe}; do
     __bellglass_number=${{__bellglass_file##*-}} __bellglass_text=$(<"$__bellglass_file")
-    eval "__bellglass_return $__bellglass_status; $__bellglass_text"
+    builtin eval "__bellglass_return $__bellglass_status; $__bellglass_text"
     __bellglass_mark "$?"
 done'
 "#

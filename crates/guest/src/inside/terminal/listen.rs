@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::session::Session;
 use crate::inside::calls::Call;
 use crate::inside::failure::failure;
+use crate::inside::ports;
 
 /// How often a port is tried, and how long a try may take.
 const PORT_EVERY: Duration = Duration::from_millis(50);
@@ -152,8 +153,8 @@ async fn hear(
 pub(super) async fn open_port(port: Option<u16>) {
     let Some(port) = port else { return std::future::pending().await };
     loop {
-        for host in ["127.0.0.1", "::1"] {
-            let tried = timeout(PORT_EVERY, TcpStream::connect((host, port))).await;
+        for address in ports::ways_to(port) {
+            let tried = timeout(PORT_EVERY, TcpStream::connect((address, port))).await;
             if matches!(tried, Ok(Ok(_))) {
                 return;
             }

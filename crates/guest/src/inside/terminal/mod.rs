@@ -79,9 +79,18 @@ pub(super) async fn shell(
             ),
         ));
     }
-    session.order(&shell.command, &text).map_err(|error| {
-        failure("cannot_save_source", format!("the command cannot be put into /tmp: {error}"))
-    })?;
+    if let Err(error) = session.order(&shell.command, &text) {
+        let mut words = format!("the command cannot be put into /tmp: {error}");
+        // Somebody has cleared /tmp, and no shell that is fed from there can be fed again.
+        if error.kind() == std::io::ErrorKind::NotFound {
+            kill_supervised(guest, session.supervisor).await;
+            guest.sessions.forget(&session);
+            words.push_str(&format!(
+                "; the session `{name}` was closed, and a new one begins next time"
+            ));
+        }
+        return Err(failure("cannot_save_source", words));
+    }
     let heard = listen(&session, &mut at, &mut condition, deadline, call).await;
     let left_running = shell.wait_for.is_some() && heard == Heard::TimedOut;
     if matches!(heard, Heard::TimedOut | Heard::Cancelled) && !left_running {

@@ -61,6 +61,14 @@ pub(super) struct State {
 }
 
 impl State {
+    /// A full-screen program that was killed has not given the screen back.
+    fn take_screen_back(&mut self) {
+        if self.plain.is_painting() {
+            self.plain.stop_painting();
+            self.screen = new_screen();
+        }
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.done != Some(self.given) && self.ended.is_none()
     }
@@ -183,11 +191,7 @@ impl Session {
     /// Puts the terminal in order after a program was killed in it.
     pub(super) fn restore(&self) {
         self.pty.restore();
-        let mut state = self.state();
-        if state.plain.is_painting() {
-            state.plain.stop_painting();
-            state.screen = new_screen();
-        }
+        self.state().take_screen_back();
     }
 
     async fn read_all(self: Arc<Self>) {
@@ -220,6 +224,7 @@ impl Session {
                 }
                 Part::Mark(Mark::Ready { number, status, folder }) => {
                     state.done = Some(number);
+                    state.take_screen_back();
                     (state.status, state.folder) = (status, folder);
                 }
                 Part::Mark(Mark::Astray) => stray = Stray::Yes,

@@ -74,6 +74,7 @@ impl PlainText {
             match std::mem::replace(&mut self.state, State::Plain) {
                 State::Plain => self.plain(*byte, &mut text),
                 State::Escape => self.escape(*byte),
+                State::Charset if *byte == ESCAPE => self.state = State::Escape,
                 State::Charset => {}
                 State::Control(mut so_far) => match *byte {
                     0x40..=0x7e => self.control(&so_far, *byte),
@@ -92,6 +93,9 @@ impl PlainText {
                             }
                             parts.push(Part::Mark(mark));
                         }
+                    } else if after == AfterEscape::Yes {
+                        // Another sequence begins: nobody ended this one.
+                        self.escape(*byte);
                     } else if *byte == ESCAPE {
                         self.state = State::Text(so_far, AfterEscape::Yes);
                     } else {
@@ -195,6 +199,11 @@ mod tests {
             (b"\x1b]0;title\x07ok \x1b]8;;u\x1b\\link", "ok link"),
             (b"one\x1b[?1049hpainted\x1b[2J\x1b[?1049ltwo", "onetwo"),
             (b"caf\xc3\xa9", "café"),
+            // What nobody ends does not swallow what comes next.
+            (b"a\x1b]0;title\x1b]7787;t;astray\x07b", "a<Astray>b"),
+            (b"a\x1bPq\x1b\x1b]7787;t;astray\x07b", "a<Astray>b"),
+            (b"a\x1b(\x1b]7787;t;astray\x07b", "a<Astray>b"),
+            (b"a\x1b[3\x1b]7787;t;astray\x07b", "a<Astray>b"),
             (
                 b"x\x1b]7787;t;8;3;/a b\x07y\x1b]7787;u;8;3;/\x07\x1b]7787;t;astray\x07",
                 "x<Ready { number: 8, status: 3, folder: \"/a b\" }>y<Astray>",

@@ -1,0 +1,247 @@
+//! Runs one cell in a kernel, and stops it when its time is over or nobody wants it any more.
+
+use std::time::Duration;
+
+use bellglass_protocol::step::{OutputStream, StepStatus};
+use bellglass_protocol::wire::{DATA_CHUNK, Language};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::INTERRUPTING;
+use super::cell::Cell;
+use super::connection::{Kernel, Origin, random_word};
+use crate::inside::calls::Call;
+use crate::inside::kill::children_of;
+
+/// After a kernel has said that it is done, what it printed may still be on its way.
+const LAST_WORDS: Duration = Duration::from_millis(25);
+/// The same where it did not say so, since it drops what nobody takes fast enough.
+const LOST_WORDS: Duration = Duration::from_secs(2);
+/// When nothing came for so long, nothing is on its way from code that was stopped.
+const SILENCE: Duration = Duration::from_millis(100);
+/// How often a kernel is to be silent for so long, where what it is asked to print never comes.
+const SILENCES: u32 = 3;
+
+/// Code that prints more often than this may be done long before all of it was told.
+const MANY_WORDS: u32 = 64;
+
+const NOT_STOPPED: &str = "the code could not be interrupted";
+const STILL_PRINTING: &str = "the code was interrupted, but what it had printed went on coming";
+
+/// How the execution of a cell came to its end.
+pub(super) enum Finish {
+    Done,
+    Interrupted(StepStatus),
+    /// It did not stop when it was told to, or nothing can be run after it; and why.
+    Stuck(StepStatus, &'static str),
+    Died,
+}
+
+pub(super) async fn execute(
+    kernel: &mut Kernel,
+    code: &str,
+    cell: &mut Cell,
+    deadline: Instant,
+    call: &Call,
+) -> Finish {
+    let content = request(code, History::Kept);
+    let (id, request) = kernel.signer.request("execute_request", &content);
+    if kernel.shell.send(&request).await.is_err() {
+        return Finish::Died;
+    }
+    let mut watch = Watch { id, replied: false, idle: false, printed: 0 };
+    let whole = async {
+        let heard = watch.hear(kernel, cell, call).await;
+        if matches!(heard, Finish::Done) && watch.printed >= MANY_WORDS {
+            drain(kernel, Some((cell, call))).await;
+        }
+        heard
+    };
+    let status = tokio::select! {
+        heard = whole => return heard,
+        () = sleep_until(deadline) => StepStatus::TimedOut,
+        () = call.cancel.cancelled() => StepStatus::Cancelled,
+    };
+    if !stop(kernel, &mut watch, cell, call).await {
+        return Finish::Stuck(status, NOT_STOPPED);
+    }
+    cell.error = None;
+    if !timeout(INTERRUPTING, drain(kernel, None)).await.unwrap_or(false) {
+        return Finish::Stuck(status, STILL_PRINTING);
+    }
+    Finish::Interrupted(status)
+}
+
+enum History {
+    Kept,
+    Untouched,
+}
+
+fn request(code: &str, history: History) -> Value {
+    let kept = matches!(history, History::Kept);
+    json!({
+        "code": code, "silent": !kept, "store_history": kept, "user_expressions": {},
+        "allow_stdin": false, "stop_on_error": false,
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Request,
+    Signal,
+}
+
+/// Interrupts what runs. Says whether the kernel has stopped it and lives.
+async fn stop(kernel: &mut Kernel, watch: &mut Watch, cell: &mut Cell, call: &Call) -> bool {
+    let ways: &[Way] = match kernel.language {
+        Language::Python => &[Way::Request, Way::Signal],
+        // A signal ends Deno. Its kernel stops code that computes when it is asked to, but never code
+        // that awaits something; and whatever is run next waits for that.
+        Language::TypeScript => &[Way::Request],
+    };
+    for way in ways {
+        interrupt(kernel, *way).await;
+        let until = Instant::now() + INTERRUPTING;
+        tokio::select! {
+            heard = watch.hear(kernel, cell, call) => return !matches!(heard, Finish::Died),
+            () = sleep_until(until) => {}
+        }
+        // It has stopped; only what it had printed still comes.
+        if watch.replied {
+            return true;
+        }
+    }
+    false
+}
+
+async fn interrupt(kernel: &mut Kernel, way: Way) {
+    match way {
+        Way::Request => {
+            let (_, request) = kernel.signer.request("interrupt_request", &json!({}));
+            let _ = kernel.control.send(&request).await;
+        }
+        Way::Signal => {
+            for child in children_of(kernel.supervisor) {
+                // SAFETY: takes numbers only. A process that is gone already is no failure.
+                unsafe { libc::kill(child, libc::SIGINT) };
+            }
+        }
+    }
+}
+
+/// Waits until all has come that code had printed, and shows or drops it. Says whether that came to pass.
+///
+/// Deno's kernel tells what is printed as the output of the latest request, whichever printed it. What
+/// is printed comes in its order, though: once a word comes that was printed last, all has come.
+async fn drain(kernel: &mut Kernel, mut shown: Option<(&mut Cell, &Call)>) -> bool {
+    if kernel.language == Language::Python {
+        return true;
+    }
+    for _ in 0..SILENCES {
+        let Ok(word) = random_word() else { return false };
+        let content = request(&format!("console.log('{word}')"), History::Untouched);
+        let (id, request) = kernel.signer.request("execute_request", &content);
+        if kernel.shell.send(&request).await.is_err() {
+            return false;
+        }
+        let (mut replied, mut printed) = (false, false);
+        while !(replied && printed) {
+            match timeout(SILENCE, kernel.incoming.recv()).await {
+                Ok(None) => return false,
+                Ok(Some((Origin::Reply, message))) => replied |= message.parent == id,
+                Ok(Some((Origin::Broadcast, message))) => {
+                    let text = message.content["text"].as_str();
+                    if text.is_some_and(|text| text.contains(&word)) {
+                        printed = true;
+                    } else if let Some((cell, call)) = &mut shown
+                        && message.kind == "stream"
+                        && let Some((stream, text)) = cell.take(message)
+                    {
+                        show(call, stream, &text).await;
+                    }
+                }
+                // The word was dropped, as all is that nobody took fast enough, or code prints in a
+                // way of its own.
+                Err(_) if replied => break,
+                Err(_) => {}
+            }
+        }
+        if printed {
+            return true;
+        }
+    }
+    // It answers and says nothing, so nothing is on its way.
+    true
+}
+
+/// What was heard about a request so far. Survives that listening is cancelled.
+struct Watch {
+    id: String,
+    replied: bool,
+    idle: bool,
+    /// How often it printed something.
+    printed: u32,
+}
+
+impl Watch {
+    async fn hear(&mut self, kernel: &mut Kernel, cell: &mut Cell, call: &Call) -> Finish {
+        loop {
+            let patience = match (self.replied, self.idle) {
+                (true, true) => LAST_WORDS,
+                (true, false) => LOST_WORDS,
+                _ => Duration::MAX,
+            };
+            let next = tokio::select! {
+                biased;
+                next = timeout(patience, kernel.incoming.recv()) => Some(next),
+                _ = kernel.ended.wait_for(Option::is_some) => None,
+            };
+            let next = match next {
+                Some(Ok(next)) => next,
+                Some(Err(_)) => return Finish::Done,
+                // What it said before it ended may still be on its way.
+                None => timeout(LAST_WORDS, kernel.incoming.recv()).await.unwrap_or(None),
+            };
+            let (origin, message) = match next {
+                Some(next) => next,
+                // Who asks for the kernel's end gets it.
+                None if cell.exits => return Finish::Done,
+                None => return Finish::Died,
+            };
+            if message.parent != self.id {
+                continue;
+            }
+            match (origin, message.kind.as_str()) {
+                (Origin::Reply, "execute_reply") => {
+                    self.replied = true;
+                    cell.end(&message.content);
+                }
+                (Origin::Broadcast, "status") => {
+                    self.idle |= message.content["execution_state"] == "idle";
+                }
+                (Origin::Broadcast, kind) => {
+                    self.printed += u32::from(kind == "stream");
+                    if let Some((stream, text)) = cell.take(message) {
+                        show(call, stream, &text).await;
+                    }
+                }
+                (Origin::Reply, _) => {}
+            }
+            // Kernels of this kind say all before they say that they are idle.
+            if self.replied && self.idle && kernel.says_idle_last {
+                return Finish::Done;
+            }
+        }
+    }
+}
+
+/// Shows text as fast as it is taken.
+async fn show(call: &Call, stream: OutputStream, text: &str) {
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let room = call.output.wait_for_room().await.min(DATA_CHUNK).min(rest.len());
+        let (piece, after) = rest.split_at(room);
+        call.output.append(stream, piece);
+        rest = after;
+    }
+}
