@@ -59,11 +59,10 @@ impl Ours {
         let began = Instant::now();
         let sandbox = Sandbox::start(pool, &self.order(), "bench").await?;
         let said = first_output(&sandbox).await;
-        let time = began.elapsed();
         let start = sandbox.report().start;
         sandbox.destroy().await?;
         match start {
-            Start::Warm => said.map(|()| time),
+            Start::Warm => Ok(said? - began),
             Start::Cold => Err("a sandbox was there and was not used".into()),
         }
     }
@@ -88,9 +87,8 @@ impl Ours {
         let began = Instant::now();
         let sandbox = self.start().await?;
         let said = first_output(&sandbox).await;
-        let time = began.elapsed();
         sandbox.destroy().await?;
-        said.map(|()| time)
+        Ok(said? - began)
     }
 }
 
@@ -105,27 +103,33 @@ fn order(rootfs: PathBuf) -> SandboxOrder {
     }
 }
 
-/// Runs `echo hi` and returns when it was heard.
-pub(crate) async fn first_output(sandbox: &Sandbox) -> Result<(), Failure> {
-    let output = run(sandbox, &CallId::of_step(1), "echo hi").await?;
-    if output == b"hi\n" { Ok(()) } else { Err(format!("it said {output:?}").into()) }
+/// Runs `echo hi` to its end and returns when the first of it was heard, as it is for peers.
+pub(crate) async fn first_output(sandbox: &Sandbox) -> Result<Instant, Failure> {
+    match run(sandbox, &CallId::of_step(1), "echo hi").await? {
+        Output { first: Some(heard), text } if text == b"hi\n" => Ok(heard),
+        Output { text, .. } => Err(format!("it said {text:?}").into()),
+    }
 }
 
-/// Runs a command line and returns what it wrote.
-pub(crate) async fn run(sandbox: &Sandbox, id: &CallId, line: &str) -> Result<Vec<u8>, Failure> {
+/// Runs a command line to its end and returns what it wrote.
+pub(crate) async fn run(sandbox: &Sandbox, id: &CallId, line: &str) -> Result<Output, Failure> {
     let call: ToolCall = serde_json::from_value(json!({ "tool": "shell", "command": line }))?;
     let mut output = Output::default();
     sandbox.guest().call(id, &call, Duration::from_secs(600), 0, &mut output).await?;
-    Ok(output.0)
+    Ok(output)
 }
 
 #[derive(Default)]
-pub(crate) struct Output(Vec<u8>);
+pub(crate) struct Output {
+    pub(crate) text: Vec<u8>,
+    first: Option<Instant>,
+}
 
 #[async_trait]
 impl OutputSink for Output {
     async fn output(&mut self, _: OutputStream, piece: Bytes) -> io::Result<()> {
-        self.0.extend_from_slice(&piece);
+        self.first.get_or_insert_with(Instant::now);
+        self.text.extend_from_slice(&piece);
         Ok(())
     }
 }

@@ -108,7 +108,7 @@ async fn inside(
 ) -> Result<Vec<f64>, Failure> {
     let id = CallId::of_step(turn as u32 + 1);
     let line = format!("python3 -c '{CLIENT}' 127.0.0.1 3128 http://{server}/ {count}");
-    let output = run(sandbox, &id, &line).await?;
+    let output = run(sandbox, &id, &line).await?.text;
     serde_json::from_slice(&output)
         .map_err(|_| String::from_utf8_lossy(&output).into_owned().into())
 }
@@ -123,7 +123,7 @@ async fn memory_of_held_connections(sandbox: &Sandbox, server: SocketAddr) -> Re
     let id = CallId::of_step(100);
     let line = format!("python3 -c '{HOLDER}' 3128 {} {AT_ONCE} 2>&1", server.port());
     let holding = async {
-        match run(sandbox, &id, &line).await?.as_slice() {
+        match run(sandbox, &id, &line).await?.text.as_slice() {
             b"held\n" => Ok(()),
             said => Err(Failure::from(String::from_utf8_lossy(said))),
         }
