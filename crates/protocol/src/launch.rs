@@ -133,7 +133,20 @@ impl GuestConfig {
     }
 }
 
-/// What the launcher prints once the guest is on its way.
+/// One line of what is heard while a sandbox is made: first the launcher's, then that of the process which
+/// it made. Which of the two comes first is not certain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaunchWord {
+    /// By the launcher: there is a process, and it builds its cage.
+    Launched(Launched),
+    /// By that process: the cage stands.
+    Ready,
+    /// By either of them.
+    Failed(LaunchFailure),
+}
+
+/// What the launcher says of the guest that is on its way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launched {
     /// The guest's process id outside.
@@ -141,18 +154,28 @@ pub struct Launched {
     /// The namespaces of that process, by kind, as they look from outside.
     #[serde(default)]
     pub namespaces: BTreeMap<String, u64>,
+    /// What will be enforced once the cage stands.
     pub enforced: Vec<String>,
     pub missing: Vec<String>,
 }
 
-/// What the launcher prints when it could not build the cage.
+/// Why there is no cage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchFailure {
     /// What was being done, such as `mount the overlay`.
     pub stage: String,
     pub error: String,
-    /// The process that was to become the guest, if there is one. It was killed and belongs to
-    /// whoever started the launcher, who must take it away.
+    /// The process that was to become the guest, if there is one and the launcher says this. It was killed
+    /// and belongs to whoever started the launcher, who must take it away.
     #[serde(default)]
     pub pid: Option<i32>,
+}
+
+impl LaunchWord {
+    /// The line that says it, with its end.
+    pub fn line(&self) -> String {
+        let mut line = serde_json::to_string(self).unwrap_or_default();
+        line.push('\n');
+        line
+    }
 }

@@ -6,7 +6,7 @@
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 
@@ -22,6 +22,10 @@ pub enum End {
 
 /// Streams that one wire may carry at once.
 pub const MAX_STREAMS: usize = 256;
+
+/// A frame's head and body are written and read apart. What is smaller than this goes over the wire in one
+/// piece, so that nobody is woken for a head whose body is yet to come.
+const PIECE: usize = 8 << 10;
 
 /// Streams of the other side that wait to be taken. Past this, new ones are reset.
 const INCOMING_BACKLOG: usize = 64;
@@ -83,7 +87,11 @@ where
     let (openings, opening_queue) = mpsc::channel(MAX_STREAMS);
     let (arrivals, incoming) = mpsc::channel(INCOMING_BACKLOG);
     let mut driver = Driver {
-        connection: yamux::Connection::new(io.compat(), config, mode),
+        connection: yamux::Connection::new(
+            BufStream::with_capacity(PIECE, PIECE, io).compat(),
+            config,
+            mode,
+        ),
         openings: opening_queue,
         next: None,
         arrivals,
@@ -93,7 +101,7 @@ where
 }
 
 struct Driver<T> {
-    connection: yamux::Connection<Compat<T>>,
+    connection: yamux::Connection<Compat<BufStream<T>>>,
     openings: mpsc::Receiver<Opening>,
     /// The opening that waits for the connection to have room.
     next: Option<Opening>,

@@ -140,6 +140,9 @@ pub struct SandboxOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SandboxName(String);
 
+/// As long as a host name may be, which it becomes.
+pub(crate) const LONGEST_NAME: usize = 63;
+
 impl SandboxName {
     /// The sandbox of a job. One job, one sandbox, so the job's id is name enough.
     pub fn of_job(job: JobId) -> Self {
@@ -154,7 +157,8 @@ impl SandboxName {
     /// Reads a name back from where it was used as one.
     pub fn parse(text: &str) -> Option<Self> {
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        (!text.is_empty() && text.len() <= 63 && text.chars().all(fits)).then(|| Self(text.into()))
+        (!text.is_empty() && text.len() <= LONGEST_NAME && text.chars().all(fits))
+            .then(|| Self(text.into()))
     }
 
     pub fn as_str(&self) -> &str {

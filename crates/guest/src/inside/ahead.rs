@@ -26,10 +26,11 @@ pub(super) async fn serve(
     listener: UnixListener,
     made: GuestConfig,
     placer: Placer,
+    readiness: Readiness,
     say_ready: impl FnOnce(),
     adapt: Adapt,
 ) -> io::Result<()> {
-    let mut readiness = Readiness::begin(&made, Filter::OfTools)?.complete().await;
+    let mut readiness = readiness.complete().await;
     say_ready();
     let Some((adoption, mut connection)) = adoption(&listener).await else { std::process::exit(0) };
     match adapt(&adoption) {

@@ -98,8 +98,8 @@ struct Guest {
 
 /// Becomes the guest of this sandbox and never returns.
 pub fn run(listener: StdUnixListener, config: GuestConfig) -> ! {
-    end(prepare(listener, &config, async |listener, placer| {
-        let readiness = Readiness::begin(&config, Filter::OfGuest)?;
+    let begin = || Readiness::begin(&config, Filter::OfGuest);
+    end(prepare(listener, &config, begin, async |listener, placer, readiness| {
         serve_job(listener, config.clone(), placer, readiness).await
     }))
 }
@@ -112,8 +112,9 @@ pub(crate) fn run_ahead(
     say_ready: impl FnOnce(),
     adapt: Adapt,
 ) -> ! {
-    end(prepare(listener, &config, async |listener, placer| {
-        ahead::serve(listener, config.clone(), placer, say_ready, adapt).await
+    let begin = || Readiness::begin(&config, Filter::OfTools);
+    end(prepare(listener, &config, begin, async |listener, placer, readiness| {
+        ahead::serve(listener, config.clone(), placer, readiness, say_ready, adapt).await
     }))
 }
 
@@ -129,19 +130,22 @@ fn end(served: io::Result<()>) -> ! {
 fn prepare(
     listener: StdUnixListener,
     config: &GuestConfig,
-    serve: impl AsyncFnOnce(UnixListener, Placer) -> io::Result<()>,
+    begin: impl FnOnce() -> io::Result<Readiness>,
+    serve: impl AsyncFnOnce(UnixListener, Placer, Readiness) -> io::Result<()>,
 ) -> io::Result<()> {
     let placer = Placer::start()?;
     // This comes before any thread of the runtime exists, so all of them inherit it.
     confine::work_on_files_as(config.tool_uid, config.tool_gid)?;
     // The same is true of this. Everything that is read from now on is read from behind the fence.
     landlock::enter(config)?;
+    // As early as it can be: whoever looks around does so while the rest is made ready.
+    let readiness = begin()?;
     listener.set_nonblocking(true)?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .build()?
-        .block_on(async { serve(UnixListener::from_std(listener)?, placer).await })
+        .block_on(async { serve(UnixListener::from_std(listener)?, placer, readiness).await })
 }
 
 /// What tools are confined to, and how that looks from inside.

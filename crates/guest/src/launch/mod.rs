@@ -1,9 +1,9 @@
 //! Builds the cage around a new process and turns that process into the guest.
 //!
-//! Runs as a fresh, single-threaded process for each sandbox. It reads a [`LaunchOrder`] from
-//! standard input, prints [`Launched`] or [`LaunchFailure`] as JSON on standard output, and ends;
-//! the guest lives on as a child of whoever started the launcher. Holds no secrets: the guest goes
-//! on in a copy of this process's memory.
+//! Runs as a fresh, single-threaded process for each sandbox, which may have waited for it. It reads a
+//! [`LaunchOrder`] from standard input, makes the process, says so on standard output ([`LaunchWord`]), and
+//! ends; the new process builds its own cage, says there how that went, and lives on as a child of whoever
+//! started the launcher. Holds no secrets: the guest goes on in a copy of this process's memory.
 
 mod cage;
 mod devices;
@@ -14,17 +14,19 @@ mod id_maps;
 mod mounts;
 pub(crate) mod privileges;
 pub(crate) mod syscalls;
+mod title;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::exit;
 use std::{fs, io};
 
 use bellglass_protocol::cage::{NAMESPACES, namespace_number};
 use bellglass_protocol::launch::{
-    IdMapping, Kernel, LEAST_LANDLOCK, LaunchFailure, LaunchOrder, Launched, Storage,
+    IdMapping, Kernel, LEAST_LANDLOCK, LaunchFailure, LaunchOrder, LaunchWord, Launched, Storage,
 };
 
 use crate::core_dumps;
@@ -40,31 +42,55 @@ pub(crate) struct Failed {
     child: Option<i32>,
 }
 
-pub(crate) fn main() {
-    let answer = read_order().and_then(|order| launch(&order));
-    let (text, code) = match answer {
-        Ok(launched) => (serde_json::to_string(&launched), 0),
-        Err(failed) => {
-            let Failed { stage, error, child } = failed;
-            let failure = LaunchFailure { stage, error: error.to_string(), pid: child };
-            (serde_json::to_string(&failure), 1)
-        }
-    };
-    println!("{}", text.expect("the answer is plain data"));
-    std::process::exit(code);
+impl Failed {
+    fn say(self, to: &OwnedFd) {
+        let Self { stage, error, child } = self;
+        let failure = LaunchFailure { stage, error: error.to_string(), pid: child };
+        say(to, &LaunchWord::Failed(failure));
+    }
 }
 
-fn read_order() -> Result<LaunchOrder, Failed> {
+pub(crate) fn main() {
+    // Both processes say how it went for them, and the standard streams are the guest's no more.
+    let Ok(report) = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3) else { exit(1) };
+    let order = match read_order() {
+        Ok(Some(order)) => order,
+        // Whoever started this process wants nothing of it any more.
+        Ok(None) => exit(0),
+        Err(failed) => {
+            failed.say(&report);
+            exit(1)
+        }
+    };
+    match launch(&order, &report) {
+        Ok(launched) => say(&report, &LaunchWord::Launched(launched)),
+        Err(failed) => {
+            failed.say(&report);
+            exit(1)
+        }
+    }
+}
+
+/// Whoever does not listen any more has given up, and ends what there is.
+fn say(report: &OwnedFd, word: &LaunchWord) {
+    let _ = rustix::io::write(report.as_fd(), word.line().as_bytes());
+}
+
+fn read_order() -> Result<Option<LaunchOrder>, Failed> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text).stage("read the launch order")?;
+    if text.is_empty() {
+        return Ok(None);
+    }
     serde_json::from_str(&text).map_err(io::Error::other).stage("understand the launch order")
 }
 
-/// Makes the process, gives it its identity, waits until its cage stands.
-fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
+/// Makes the process, gives it its identity, and lets it build its cage.
+fn launch(order: &LaunchOrder, report: &OwnedFd) -> Result<Launched, Failed> {
+    title::carry(&order.name).stage("take the sandbox's name")?;
     // Root of the host may also raise a lower limit; inside nobody may.
     core_dumps::forbid();
-    let listener = listen(&order.wire)?;
+    let wire = listen(&order.wire)?;
     // Before the control groups are joined: what it costs to make a disk is not the job's.
     let scratch = match &order.storage {
         Storage::Memory => None,
@@ -77,22 +103,20 @@ fn launch(order: &LaunchOrder) -> Result<Launched, Failed> {
     }
     let image = mounts::ImageSource::prepare(order)?;
     let (go_reader, go_writer) = rustix::pipe::pipe().stage("make a pipe")?;
-    let (report_reader, report_writer) = rustix::pipe::pipe().stage("make a pipe")?;
+    let its_report = report.try_clone().stage("copy a descriptor")?;
 
     let Some(child) = syscalls::clone_into_new_namespaces().stage("make namespaces")? else {
-        drop((go_writer, report_reader));
+        drop(go_writer);
         wait_for_go(go_reader);
-        inhabit(order, image, scratch, listener, report_writer)
+        inhabit(order, image, scratch, wire, its_report)
     };
-    drop((go_reader, report_writer));
+    drop((go_reader, its_report));
     // Now, since a process that cannot be traced does not show them to everybody.
     let namespaces = namespaces_of(child);
-    let set_up = id_maps::write(order.ids, child)
-        .and_then(|()| image.map_ids(order.ids, child))
-        .and_then(|()| {
-            rustix::io::write(&go_writer, b"g").map(drop).map_err(io::Error::from).stage("go")
-        })
-        .and_then(|()| read_report(report_reader));
+    let set_up =
+        id_maps::write(order.ids, child).and_then(|()| image.map_ids(order.ids, child)).and_then(
+            |()| rustix::io::write(&go_writer, b"g").map(drop).map_err(io::Error::from).stage("go"),
+        );
     if let Err(failed) = set_up {
         syscalls::kill(child);
         return Err(Failed { child: Some(child), ..failed });
@@ -124,63 +148,53 @@ fn listen(path: &str) -> Result<UnixListener, Failed> {
 fn wait_for_go(reader: OwnedFd) {
     let mut byte = [0];
     if !matches!(rustix::io::read(reader.as_fd(), &mut byte), Ok(1)) {
-        std::process::exit(1);
+        exit(1);
     }
 }
 
-/// The new process's side: builds its cage, reports, and becomes the guest.
+/// The new process's side: builds its cage, says so, and becomes the guest.
 fn inhabit(
     order: &LaunchOrder,
     image: mounts::ImageSource,
     scratch: Option<OwnedFd>,
-    listener: UnixListener,
+    wire: UnixListener,
     report: OwnedFd,
 ) -> ! {
-    if let Err(failed) = cage::build(order, image, scratch, &listener, &report) {
-        give_up(&report, &failed);
+    if let Err(failed) = cage::build(order, image, scratch, &wire, &report) {
+        give_up(failed, &report);
     }
     match &order.kernel {
         Kernel::Host if order.held => {
             let builder = held::Builder::leave_behind(order.clone());
-            let builder = builder.unwrap_or_else(|failed| give_up(&report, &failed));
+            let builder = builder.unwrap_or_else(|failed| give_up(failed, &report));
             let adapt = Box::new(|adoption: &_| builder.build(adoption));
-            crate::inside::run_ahead(listener, order.guest.clone(), || be_ready(report), adapt)
+            crate::inside::run_ahead(wire, order.guest.clone(), || be_ready(report), adapt)
         }
         Kernel::Host => {
             if let Err(failed) = privileges::drop_all_but_needed() {
-                give_up(&report, &failed);
+                give_up(failed, &report);
             }
             be_ready(report);
-            crate::inside::run(listener, order.guest.clone())
+            crate::inside::run(wire, order.guest.clone())
         }
         Kernel::Gvisor { .. } => match crate::warden::start_gvisor(order) {
             Ok(sandbox) => {
                 be_ready(report);
-                crate::warden::keep(listener, sandbox)
+                crate::warden::keep(wire, sandbox)
             }
-            Err(failed) => give_up(&report, &failed),
+            Err(failed) => give_up(failed, &report),
         },
     }
 }
 
+/// The last that is said there: nothing of the host stays open.
 fn be_ready(report: OwnedFd) {
-    let _ = rustix::io::write(report.as_fd(), b"ready");
+    say(&report, &LaunchWord::Ready);
 }
 
-fn give_up(report: &OwnedFd, failed: &Failed) -> ! {
-    let text = format!("{}\0{}", failed.stage, failed.error);
-    let _ = rustix::io::write(report.as_fd(), text.as_bytes());
-    std::process::exit(1)
-}
-
-fn read_report(reader: OwnedFd) -> Result<(), Failed> {
-    let mut text = String::new();
-    fs::File::from(reader).read_to_string(&mut text).stage("hear from the new process")?;
-    match text.split_once('\0') {
-        _ if text == "ready" => Ok(()),
-        Some((stage, error)) => Err(io::Error::other(error.to_owned())).stage(stage),
-        None => Err(io::Error::other("it ended without a word")).stage("hear from the new process"),
-    }
+fn give_up(failed: Failed, report: &OwnedFd) -> ! {
+    failed.say(report);
+    exit(1)
 }
 
 /// What stands, in words, for the sandbox's report.

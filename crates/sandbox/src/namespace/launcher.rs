@@ -1,73 +1,105 @@
-//! Starts the launcher for one sandbox and reads its answer.
+//! Starts launchers, gives one its order, and hears what becomes of the sandbox.
 
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bellglass_protocol::launch::{LaunchFailure, LaunchOrder, Launched};
+use bellglass_protocol::launch::{LaunchFailure, LaunchOrder, LaunchWord, Launched};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::guest_binary::GuestBinary;
-use super::record::{ENDING_TIME, ends_within, reap};
+use super::record::{ENDING_TIME, ends_within, has_exited, reap};
 use super::unrecorded::{PROGRAM, kill_all_of};
-use crate::backend::BackendError;
+use crate::backend::{BackendError, LONGEST_NAME};
 
 /// How long building a cage may take. It is milliseconds, unless the image lies on a file system
 /// that does not answer.
 const TIME: Duration = Duration::from_secs(60);
 
-/// A fresh process of the guest's executable that builds one cage. It gets an order on its standard
-/// input and nothing else of ours: no environment, no descriptors. While it starts, others can work.
+/// A launcher that waits for its order. To start a program costs more than all namespaces together, and
+/// one that has got no order yet is nobody's: it holds nothing, and ends when its standard input does.
+#[derive(Default)]
+pub(super) struct WaitingLauncher(Mutex<Option<Launcher>>);
+
+impl WaitingLauncher {
+    /// The one that waits, or one that has just been started.
+    pub(super) fn take(&self, guest: &GuestBinary) -> Result<Launcher, BackendError> {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match waiting.filter(Launcher::is_there) {
+            Some(launcher) => Ok(launcher),
+            None => Launcher::start(guest),
+        }
+    }
+
+    /// Has one wait again. Whoever needs one starts it if this does not.
+    pub(super) fn fill(&self, guest: &GuestBinary) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_none() {
+            *waiting = Launcher::start(guest).ok();
+        }
+    }
+}
+
+/// A fresh process of the guest's executable that makes one sandbox. It gets an order on its standard
+/// input and nothing else of ours: no environment, no descriptors.
 pub(super) struct Launcher {
     child: Child,
-    name: String,
+    pidfd: OwnedFd,
 }
 
 impl Launcher {
-    pub(super) fn start(guest: &GuestBinary, name: &str) -> Result<Self, BackendError> {
-        let child = Command::new(guest.path())
+    pub(super) fn start(guest: &GuestBinary) -> Result<Self, BackendError> {
+        let failed = || BackendError::io("start the launcher");
+        let mut child = Command::new(guest.path())
             .arg0(PROGRAM)
-            // By this it is found again if nobody lives to record it.
-            .arg(name)
+            // Room for the name of its sandbox. By that it is found again if nobody lives to record it.
+            .arg("-".repeat(LONGEST_NAME))
             .env_clear()
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(BackendError::io("start the launcher"))?;
-        Ok(Self { child, name: name.into() })
+            .map_err(failed())?;
+        let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| io::ErrorKind::NotFound.into());
+        match pid.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
+            Ok(pidfd) => Ok(Self { child, pidfd }),
+            Err(error) => {
+                let _ = child.kill().and_then(|()| child.wait());
+                Err(failed()(error))
+            }
+        }
     }
 
-    /// Has the cage built. The launcher is at its end then, and is taken away when it is dropped.
-    pub(super) fn build(&mut self, order: &LaunchOrder) -> Result<Launched, BackendError> {
-        self.build_within(TIME, order)
+    fn is_there(&self) -> bool {
+        !has_exited(&self.pidfd)
     }
 
-    pub(super) fn build_within(
-        &mut self,
+    /// Has the sandbox made. When this returns there is a process, which builds its cage.
+    pub(super) fn launch(self, order: &LaunchOrder) -> Result<(Launched, Building), BackendError> {
+        self.launch_within(TIME, order)
+    }
+
+    pub(super) fn launch_within(
+        mut self,
         time: Duration,
         order: &LaunchOrder,
-    ) -> Result<Launched, BackendError> {
+    ) -> Result<(Launched, Building), BackendError> {
         let text = serde_json::to_vec(order).expect("an order is plain data");
         if let Some(mut stdin) = self.child.stdin.take() {
             // A launcher that died early gives the better error, below.
             let _ = stdin.write_all(&text);
         }
-        match answer(&mut self.child, time) {
-            Ok(Answer::Launched(launched)) => Ok(launched),
-            Ok(Answer::Failed(failure)) => {
-                failure.pid.and_then(Pid::from_raw).into_iter().for_each(take_away);
-                Err(BackendError::Launch { stage: failure.stage, error: failure.error })
-            }
-            Err(error) => {
-                let _ = self.child.kill();
-                // What it may have made already is known by nothing but its name.
-                kill_all_of(&self.name);
-                let stage = "build the cage".into();
-                Err(BackendError::Launch { stage, error: error.to_string() })
+        let mut building = Building::begin(self, order, time)?;
+        match building.launched() {
+            Ok(launched) => Ok((launched, building)),
+            Err(unheard) => {
+                let _ = building.launcher.child.kill();
+                Err(unheard.into_error(&order.name))
             }
         }
     }
@@ -77,57 +109,149 @@ impl Drop for Launcher {
     fn drop(&mut self) {
         // One that waits for its order finds the end of it.
         drop(self.child.stdin.take());
-        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
-            take_away(pid);
-        }
+        ends_within(ENDING_TIME, &self.pidfd);
+        reap(&self.pidfd);
     }
 }
 
-enum Answer {
-    Launched(Launched),
-    Failed(LaunchFailure),
+/// A sandbox whose cage is being built.
+pub(super) struct Building {
+    /// At its end by the time that the cage stands.
+    launcher: Launcher,
+    words: ChildStdout,
+    heard: Vec<u8>,
+    ended: Option<Result<(), LaunchFailure>>,
+    name: String,
+    time: Duration,
+    deadline: Instant,
 }
 
-/// Takes what the launcher says, which is one line, or all there is when it has ended.
-fn answer(child: &mut Child, time: Duration) -> io::Result<Answer> {
-    let pid = Pid::from_raw(child.id() as i32).ok_or(io::ErrorKind::NotFound)?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    let mut stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    rustix::io::ioctl_fionbio(&stdout, true)?;
-    let deadline = Instant::now() + time;
-    let mut said = Vec::new();
-    while !said.ends_with(b"\n") {
-        let left = deadline.saturating_duration_since(Instant::now()).try_into().ok();
-        let watched =
-            &mut [PollFd::new(&stdout, PollFlags::IN), PollFd::new(&pidfd, PollFlags::IN)];
-        match poll(watched, left.as_ref()) {
-            Err(rustix::io::Errno::INTR) => continue,
-            Ok(0) => {
-                return Err(io::Error::other(format!(
-                    "the launcher has not answered within {} s; the image may be on a file system \
-                     that does not answer",
-                    time.as_secs()
-                )));
+/// Why nothing good was heard.
+enum Unheard {
+    Said(LaunchFailure),
+    Silent(io::Error),
+}
+
+impl Building {
+    fn begin(
+        mut launcher: Launcher,
+        order: &LaunchOrder,
+        time: Duration,
+    ) -> Result<Self, BackendError> {
+        let failed = || BackendError::io("hear from the launcher");
+        let words = launcher.child.stdout.take();
+        let words = words.ok_or_else(|| failed()(io::ErrorKind::BrokenPipe.into()))?;
+        rustix::io::ioctl_fionbio(&words, true).map_err(|error| failed()(error.into()))?;
+        let (heard, name) = (Vec::new(), order.name.clone());
+        let deadline = Instant::now() + time;
+        Ok(Self { launcher, words, heard, ended: None, name, time, deadline })
+    }
+
+    fn launched(&mut self) -> Result<Launched, Unheard> {
+        loop {
+            // Asked before what it said is looked at: who has ended says nothing more.
+            let has_ended = !self.launcher.is_there();
+            let is_silent = !self.hear()?;
+            match self.next_word()? {
+                Some(LaunchWord::Launched(launched)) => return Ok(launched),
+                // The launcher tells which process is to be taken away.
+                Some(LaunchWord::Failed(failure)) if failure.pid.is_some() => {
+                    return Err(Unheard::Said(failure));
+                }
+                Some(word) => self.keep(word),
+                None if has_ended || is_silent => {
+                    let failure = self.ended.take().and_then(Result::err);
+                    return Err(failure.map_or_else(Unheard::without_a_word, Unheard::Said));
+                }
+                None => self.wait(Some(&self.launcher.pidfd))?,
             }
-            polled => polled?,
-        };
-        let has_ended = !watched[1].revents().is_empty();
-        match stdout.read_to_end(&mut said) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-            Ok(_) => break,
         }
+    }
+
+    /// Returns when the cage stands.
+    pub(super) fn ready(mut self) -> Result<(), BackendError> {
+        self.heard_ready().map_err(|unheard| unheard.into_error(&self.name))
+    }
+
+    fn heard_ready(&mut self) -> Result<(), Unheard> {
+        loop {
+            if let Some(ended) = self.ended.take() {
+                return ended.map_err(Unheard::Said);
+            }
+            let is_silent = !self.hear()?;
+            match self.next_word()? {
+                Some(word) => self.keep(word),
+                None if is_silent => return Err(Unheard::without_a_word()),
+                None => self.wait(None)?,
+            }
+        }
+    }
+
+    fn keep(&mut self, word: LaunchWord) {
+        match word {
+            LaunchWord::Launched(_) => {}
+            LaunchWord::Ready => self.ended = Some(Ok(())),
+            LaunchWord::Failed(failure) => self.ended = Some(Err(failure)),
+        }
+    }
+
+    /// Takes what there is. Says whether anybody is left who could say more.
+    fn hear(&mut self) -> io::Result<bool> {
+        match self.words.read_to_end(&mut self.heard) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            Err(error) => Err(error),
+            Ok(_) => Ok(false),
+        }
+    }
+
+    fn next_word(&mut self) -> io::Result<Option<LaunchWord>> {
+        let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
+        let line: Vec<u8> = self.heard.drain(..=end).collect();
+        serde_json::from_slice(&line).map(Some).map_err(io::Error::other)
+    }
+
+    fn wait(&self, launcher: Option<&OwnedFd>) -> io::Result<()> {
+        let left = self.deadline.saturating_duration_since(Instant::now()).try_into().ok();
+        let mut watched = vec![PollFd::new(&self.words, PollFlags::IN)];
         // The pipe's end is not waited for: a new process that cannot be ended would hold it open.
-        if has_ended {
-            break;
+        watched.extend(launcher.map(|launcher| PollFd::new(launcher, PollFlags::IN)));
+        match poll(&mut watched, left.as_ref()) {
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(0) => Err(io::Error::other(format!(
+                "the launcher has not answered within {} s; the image may be on a file system that \
+                 does not answer",
+                self.time.as_secs()
+            ))),
+            polled => Ok(polled.map(drop)?),
         }
     }
-    if let Ok(launched) = serde_json::from_slice(&said) {
-        return Ok(Answer::Launched(launched));
+}
+
+impl Unheard {
+    fn without_a_word() -> Self {
+        Self::Silent(io::Error::other("the launcher ended without a word"))
     }
-    let failure = serde_json::from_slice(&said)
-        .map_err(|_| io::Error::other("the launcher ended without a word"))?;
-    Ok(Answer::Failed(failure))
+
+    /// Leaves no process of the sandbox.
+    fn into_error(self, name: &str) -> BackendError {
+        match self {
+            Self::Said(LaunchFailure { stage, error, pid }) => {
+                pid.and_then(Pid::from_raw).into_iter().for_each(take_away);
+                BackendError::Launch { stage, error }
+            }
+            Self::Silent(error) => {
+                // What it may have made already is known by nothing but its name.
+                kill_all_of(name);
+                BackendError::Launch { stage: "build the cage".into(), error: error.to_string() }
+            }
+        }
+    }
+}
+
+impl<E: Into<io::Error>> From<E> for Unheard {
+    fn from(error: E) -> Self {
+        Self::Silent(error.into())
+    }
 }
 
 /// Waits for a child of ours that is at its end, so that no corpse is left.

@@ -27,6 +27,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::cage::WORKSPACE;
@@ -43,7 +44,7 @@ use control_groups::ControlGroups;
 use guest_binary::GuestBinary;
 use held::{HeldNames, Holds};
 use ids::IdRanges;
-use launcher::Launcher;
+use launcher::WaitingLauncher;
 use prepared::PreparedCage;
 use record::Record;
 use resources::Disks;
@@ -62,6 +63,7 @@ struct Shared {
     /// Holds a folder for each sandbox.
     folder: PathBuf,
     guest: GuestBinary,
+    launcher: WaitingLauncher,
     groups: ControlGroups,
     ids: IdRanges,
     /// What runs in the cages.
@@ -93,6 +95,7 @@ impl NamespaceBackend {
         let shared = Shared {
             folder,
             guest,
+            launcher: WaitingLauncher::default(),
             groups,
             ids,
             kernel,
@@ -118,6 +121,7 @@ impl Backend for NamespaceBackend {
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
         let _turn = self.shared.turn_to_build().await;
+        let _next = NextLauncher(&self.shared);
         blocking(move || {
             let holds = Holds { _name: shared.held.hold(&order.name), _made_as: None };
             let record = shared.start(&order, Purpose::Now)?;
@@ -133,7 +137,13 @@ impl Backend for NamespaceBackend {
     ) -> Result<Option<Box<dyn PreparedSandbox>>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
         let _turn = self.shared.turn_to_build().await;
-        let prepared = blocking(move || PreparedCage::make(shared, order)).await?;
+        let prepared = blocking(move || {
+            let prepared = PreparedCage::make(shared.clone(), order);
+            // Nobody waits for this one, so there is time to be ready for those who will.
+            shared.launcher.fill(&shared.guest);
+            prepared
+        });
+        let prepared = prepared.await?;
         Ok(Some(Box::new(prepared)))
     }
 
@@ -175,6 +185,26 @@ impl Backend for NamespaceBackend {
     async fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
         let (shared, keep) = (self.shared.clone(), keep.clone());
         blocking(move || shared.sweep(&keep)).await
+    }
+}
+
+/// How long nothing else is started after a sandbox: it has a guest that starts, and somebody who waits for it.
+const UNDISTURBED: Duration = Duration::from_millis(20);
+
+/// Has a launcher wait for the next sandbox once this one had its time, however its making ended.
+struct NextLauncher<'a>(&'a Arc<Shared>);
+
+impl Drop for NextLauncher<'_> {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let shared = Arc::downgrade(self.0);
+        runtime.spawn(async move {
+            tokio::time::sleep(UNDISTURBED).await;
+            if let Some(shared) = shared.upgrade() {
+                let _ =
+                    tokio::task::spawn_blocking(move || shared.launcher.fill(&shared.guest)).await;
+            }
+        });
     }
 }
 
@@ -243,30 +273,28 @@ impl Shared {
         purpose: Purpose,
     ) -> Result<Record, BackendError> {
         let name = order.name.as_str();
-        // It starts while the control groups are made, and ends while the record is written.
-        let mut launcher = Launcher::start(&self.guest, name)?;
+        // One that has yet to start does so while the control groups are made.
+        let launcher = self.launcher.take(&self.guest)?;
         let host_limits = self.host_limits(&order.limits);
         self.groups
             .create(name, &host_limits)
             .map_err(BackendError::io("make the sandbox's control groups"))?;
         let held = purpose == Purpose::Later;
         let launch_order = LaunchOrder { held, ..self.launch_order(order, folder, ids) };
-        let launched = launcher.build(&launch_order)?;
+        let (launched, building) = launcher.launch(&launch_order)?;
+        // All this while the new process builds its cage.
         let (set_up, claims) = self.claim(order, &launch_order, name);
         let groups = self.groups.folders(name);
         let claims = Some(claims);
         let record = Record::new(order.name.clone(), launched, ids, groups, set_up, claims);
         let record = record.on(&order.rootfs);
-        if let Err(error) = record.write(folder) {
+        let made = record.write(folder).map_err(BackendError::io("record the sandbox"));
+        if let Err(error) = made.and_then(|()| building.ready()) {
             // Nobody would find it again, and its ids are about to be another's.
             if record.kill_and_wait().is_err() {
-                tracing::error!(
-                    sandbox = name,
-                    "a sandbox that could not be recorded does not end"
-                );
-                return Err(BackendError::io("record the sandbox, which does not end")(error));
+                tracing::error!(sandbox = name, "a sandbox that was not made does not end");
             }
-            return Err(BackendError::io("record the sandbox")(error));
+            return Err(error);
         }
         Ok(record)
     }

@@ -62,9 +62,8 @@ fn a_launcher_that_hangs_is_ended() {
     // A pipe that nobody reads is waited for when it is opened.
     launch_order.cgroup_joins = vec![pipe.to_string_lossy().into_owned()];
     let time = std::time::Duration::from_millis(100);
-    let mut launcher = Launcher::start(&shared.guest, order.name.as_str()).unwrap();
-    let failed = launcher.build_within(time, &launch_order).unwrap_err();
-    drop(launcher);
+    let launcher = shared.launcher.take(&shared.guest).unwrap();
+    let failed = launcher.launch_within(time, &launch_order).err().expect("nobody reads there");
     assert!(failed.to_string().contains("has not answered"), "{failed}");
     assert_eq!(corpses(), Vec::<String>::new());
 }

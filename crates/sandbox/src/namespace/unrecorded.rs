@@ -39,9 +39,11 @@ pub(super) fn kill_all_of(name: &str) {
 }
 
 fn processes_of(name: &str) -> Vec<OwnedFd> {
-    let arguments = format!("{PROGRAM}\0{name}\0");
+    let arguments = format!("{PROGRAM}\0{name}");
     let is_one = |pid: i32| {
-        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == arguments.as_bytes())
+        // What was room for a longer name is empty.
+        fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.trim_end_matches('\0') == arguments)
     };
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
