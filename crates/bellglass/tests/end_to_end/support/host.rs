@@ -57,18 +57,29 @@ pub(crate) fn processes_in(namespace: &PidNamespace) -> Vec<i32> {
     all_processes().filter(is_in).filter(|pid| !is_corpse(*pid)).collect()
 }
 
-/// The children of a process, those among them that are only corpses too.
+/// The children of a process, those among them that are only corpses too; but for a launcher that waits for
+/// its order, since that is no part of any sandbox.
 pub(crate) fn children_of(parent: i32) -> Vec<i32> {
-    all_processes().filter(|pid| parent_of(*pid) == Some(parent)).collect()
+    let children = all_processes().filter(|pid| parent_of(*pid) == Some(parent));
+    children.filter(|pid| !is_waiting_launcher(*pid)).collect()
+}
+
+/// Where a launcher will carry the name of its sandbox, one that waits has only room for it.
+pub(crate) fn is_waiting_launcher(pid: i32) -> bool {
+    let arguments = arguments_of(pid);
+    let name = arguments.as_deref().and_then(|line| line.strip_prefix("bellglass-guest\0"));
+    name.is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte == b'-'))
+}
+
+fn arguments_of(pid: i32) -> Option<String> {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+    Some(line.trim_end_matches('\0').to_owned())
 }
 
 /// The launcher and the guest of a sandbox, which carry its name in their arguments.
 pub(crate) fn guests_of(sandbox: &str) -> Vec<i32> {
-    let wanted = format!("bellglass-guest\0{sandbox}\0");
-    let is_one = |pid: &i32| {
-        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == wanted.as_bytes())
-    };
-    all_processes().filter(is_one).collect()
+    let wanted = format!("bellglass-guest\0{sandbox}");
+    all_processes().filter(|pid| arguments_of(*pid).as_ref() == Some(&wanted)).collect()
 }
 
 fn all_processes() -> impl Iterator<Item = i32> {

@@ -44,7 +44,7 @@ const LOOKING: Duration = Duration::from_millis(5);
 /// How much longer than its time a call may take to notice that it is up.
 const SEIZED: Duration = Duration::from_secs(2);
 /// How long a window manager may take to do what it was told of.
-const FOLLOWING: Duration = Duration::from_millis(500);
+const FOLLOWING: Duration = Duration::from_secs(2);
 
 /// What a call says that has nothing else to say.
 const DONE: &str = "done";
