@@ -46,6 +46,11 @@ pub(crate) async fn run_job(
 ) -> Result<(), StoreError> {
     let log = JobLog::new(shared.store.clone(), claimed).heeding(stop.clone());
     let spec = log.look(|view| view.spec.clone());
+    if log.look(|view| view.misread) {
+        // It is not for us. Our lease runs out unrenewed, so that nobody is asked again and again.
+        tracing::warn!(job = %log.job, "the job's log can only be read by a newer program");
+        return log.release().await;
+    }
     if log.look(|view| view.cancel_requested) {
         stop.stop(StopReason::Cancelled);
     }
