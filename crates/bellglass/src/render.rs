@@ -57,6 +57,9 @@ const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const CYAN: &str = "36";
 
+/// So many characters are shown of what cannot be read.
+const LONGEST_UNKNOWN: usize = 200;
+
 impl EventPrinter {
     pub(crate) fn for_stdout() -> Self {
         Self {
@@ -168,7 +171,7 @@ impl EventPrinter {
             EventBody::StepStarted { n, call } => {
                 let total = self.steps_total.map_or(String::new(), |total| format!("/{total}"));
                 let what = summary(call);
-                self.line(text, BOLD, &format!("▶ {n}{total} {}  {what}", call.name()));
+                self.line(text, BOLD, &format!("▶ {n}{total} {}  {what}", safe(call.name())));
             }
             EventBody::StepOutput { n, text: output, .. } => {
                 self.shown_live.insert(*n);
@@ -259,7 +262,7 @@ impl EventPrinter {
                 self.line(text, BOLD, &format!("▶ {}  {arguments}", safe(tool)));
             }
             EventBody::ToolUsed { by, call, .. } => {
-                self.line(text, DIM, &format!("● {} used {}", safe(by), call.name()));
+                self.line(text, DIM, &format!("● {} used {}", safe(by), safe(call.name())));
             }
             EventBody::FileWritten { by, path, bytes, .. } => {
                 let (by, path) = (safe(by), safe(path));
@@ -368,6 +371,12 @@ impl EventPrinter {
                 });
                 self.line(text, colour, &format!("● job {word}{failed}{error}"));
             }
+            EventBody::Unknown(record) => {
+                let fields = serde_json::to_string(record.fields()).unwrap_or_default();
+                let short: String = safe(&fields).chars().take(LONGEST_UNKNOWN).collect();
+                let more = if short.len() < fields.len() { "…" } else { "" };
+                self.line(text, DIM, &format!("● of a newer program: {short}{more}"));
+            }
         }
     }
 
@@ -452,6 +461,20 @@ mod tests {
         });
         event.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
         serde_json::from_value(event).unwrap()
+    }
+
+    #[test]
+    fn what_a_newer_program_wrote_is_one_dim_line() {
+        let mut printer = EventPrinter::for_stdout().coloured(Colours::Always);
+        let text = printer.text_of(&event(
+            serde_json::json!({ "type": "weather.changed", "to": "\x1b[31mrain" }),
+        ));
+        let said = r#"{"to":"\u001b[31mrain","type":"weather.changed"}"#;
+        assert_eq!(text, format!("\x1b[2m● of a newer program: {said}\x1b[0m\n"));
+        let long = printer.text_of(&event(
+            serde_json::json!({ "type": "weather.changed", "to": "x".repeat(9000) }),
+        ));
+        assert!(long.chars().count() < 300 && long.contains("x…"), "{long}");
     }
 
     fn finished(media_type: &str) -> Event {

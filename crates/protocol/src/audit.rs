@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::{self, ChainError, LinkHash};
 use crate::id::JobId;
+use crate::unknown::UnknownRecord;
 
 /// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +53,9 @@ pub enum Deed {
     /// A job was removed with its log, which ended with this hash.
     #[serde(rename = "job.forgotten")]
     JobForgotten { job: JobId, events: u64, last_hash: String },
+    /// Something that this program cannot read, because a newer one did it.
+    #[serde(untagged)]
+    Unknown(UnknownRecord),
 }
 
 /// Where the chain begins.

@@ -11,10 +11,12 @@ use crate::model::{Compaction, ModelAnswer, PlanStep, TaskOutcome, Usage};
 use crate::network::{Connection, NetworkPolicy};
 use crate::report::SandboxReport;
 use crate::step::{OutputStream, StepOutcome};
-use crate::tool::ToolCall;
+use crate::tool::{self, ToolCall};
 use crate::tunnel::LivePlace;
+use crate::unknown::UnknownRecord;
 
-/// One line of a job's history.
+/// One line of a job's history. A newer program may have written kinds that are not listed here; they come as
+/// they stand in the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event {
@@ -27,7 +29,7 @@ pub struct Event {
     pub body: EventBody,
 }
 
-/// What happened.
+/// What happened. Fields may be added to a kind; none ever changes its meaning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "type")]
@@ -94,7 +96,11 @@ pub enum EventBody {
     #[serde(rename = "restore.failed")]
     RestoreFailed { step: u32, reason: String },
     #[serde(rename = "step.started")]
-    StepStarted { n: u32, call: ToolCall },
+    StepStarted {
+        n: u32,
+        #[serde(deserialize_with = "tool::stored_call")]
+        call: ToolCall,
+    },
     /// A piece of a step's output, while it runs. Only the head of long output comes this way.
     #[serde(rename = "step.output")]
     StepOutput { n: u32, stream: OutputStream, text: String },
@@ -134,7 +140,12 @@ pub enum EventBody {
     ToolStarted { call_id: String, tool: String, arguments: String },
     /// Somebody else than the job's mind used a tool of the sandbox.
     #[serde(rename = "tool.used")]
-    ToolUsed { by: String, call: ToolCall, outcome: Box<StepOutcome> },
+    ToolUsed {
+        by: String,
+        #[serde(deserialize_with = "tool::stored_call")]
+        call: ToolCall,
+        outcome: Box<StepOutcome>,
+    },
     /// Somebody else than the job's mind put a file into the workspace, or replaced one.
     #[serde(rename = "file.written")]
     FileWritten { by: String, path: String, bytes: u64, sha256: String },
@@ -182,7 +193,10 @@ pub enum EventBody {
     MemoryRecalled { project: String, texts: Vec<String> },
     /// The model wrote down what it is going to do, and how far it is.
     #[serde(rename = "plan.updated")]
-    PlanUpdated { steps: Vec<PlanStep> },
+    PlanUpdated {
+        #[serde(deserialize_with = "crate::stored::tolerant")]
+        steps: Vec<PlanStep>,
+    },
     /// The model asks the user something, and waits for the next message.
     #[serde(rename = "question.asked")]
     QuestionAsked { call_id: String, question: String },
@@ -218,11 +232,15 @@ pub enum EventBody {
     /// The job is at its end and nothing of its sandbox runs. Always the last event.
     #[serde(rename = "finished")]
     Finished { end: JobEnd },
+    /// Something that this program cannot read: of a kind that is new, or with contents that are. It is kept
+    /// and passed on as it stands, and changes nothing that is folded from the log.
+    #[serde(untagged)]
+    Unknown(UnknownRecord),
 }
 
 impl EventBody {
     /// The word that stands under `type`.
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &str {
         match self {
             Self::Scheduled { .. } => "scheduled",
             Self::Claimed { .. } => "claimed",
@@ -267,8 +285,44 @@ impl EventBody {
             Self::ResultStored { .. } => "result.stored",
             Self::Concluded { .. } => "concluded",
             Self::Finished { .. } => "finished",
+            Self::Unknown(record) => record.kind(),
         }
     }
+}
+
+/// The kinds that say where a job stands. A kind that is new is never one of these: a job about which such a thing
+/// is to be said needs newer workers, and the store knows that.
+const DECISIVE: [&str; 25] = [
+    "scheduled",
+    "claimed",
+    "sandbox.ready",
+    "sandbox.lost",
+    "checkpoint.stored",
+    "checkpoint.skipped",
+    "restore.requested",
+    "workspace.restored",
+    "step.started",
+    "step.finished",
+    "model.answered",
+    "tool.answered",
+    "tool.started",
+    "approval.requested",
+    "approval.decided",
+    "question.asked",
+    "message.received",
+    "paused",
+    "resumed",
+    "context.compacted",
+    "task.finished",
+    "network.changed",
+    "cancel.requested",
+    "concluded",
+    "finished",
+];
+
+/// Whether nobody who cannot read the record may go on with the job.
+pub(crate) fn is_decisive(record: &UnknownRecord) -> bool {
+    DECISIVE.contains(&record.kind())
 }
 
 /// Why a workspace was restored.

@@ -9,9 +9,13 @@ use crate::id::JobId;
 use crate::mcp::McpServer;
 use crate::network::NetworkPolicy;
 use crate::quantity::{ByteSize, Seconds};
-use crate::tool::{Encoding, ToolCall};
+use crate::stored::tolerant;
+use crate::tool::{self, Encoding, ToolCall};
 
 /// Everything that was decided about a job when it was accepted.
+//
+// It is read from the store alone, so fields that only a newer program knows are passed over. Whether that
+// program's job can be carried out here is said beside it, in the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSpec {
@@ -22,6 +26,7 @@ pub struct JobSpec {
     pub on_error: OnError,
     pub priority: Priority,
     pub image: String,
+    #[serde(deserialize_with = "tolerant")]
     pub limits: Limits,
     pub network: NetworkPolicy,
     /// The least isolation that the job accepts.
@@ -30,24 +35,24 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "is_off")]
     pub nested_sandboxing: bool,
     /// The screen of the desktop that runs from the beginning on, if one does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "tolerant")]
     pub desktop: Option<Screen>,
     /// Secrets of this installation that the job may use, by the environment variable that stands
     /// for each inside. These are names; no value is ever part of a job.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
     /// Files that lie in the workspace when the job starts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "tolerant")]
     pub files: Vec<InitialFile>,
     /// The model that works on a task, such as `openai/gpt-5.1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    #[serde(default, skip_serializing_if = "Budget::is_unlimited")]
+    #[serde(default, skip_serializing_if = "Budget::is_unlimited", deserialize_with = "tolerant")]
     pub budget: Budget,
     #[serde(default, skip_serializing_if = "PlanMode::is_straight")]
     pub plan: PlanMode,
     /// MCP servers whose tools the model may use, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "tolerant")]
     pub mcp: BTreeMap<String, McpServer>,
     /// Tools whose every call waits for the user's approval.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -136,9 +141,11 @@ pub enum Work {
     /// A task in natural language, for a model.
     Task(String),
     /// A fixed list of tool calls.
+    #[serde(deserialize_with = "tool::stored_calls")]
     Steps(Vec<ToolCall>),
     /// Nothing by itself: the sandbox is there for whoever uses it at `/jobs/{id}/mcp`, until the job
     /// is cancelled or its time is up.
+    #[serde(deserialize_with = "tolerant")]
     Session(Session),
 }
 

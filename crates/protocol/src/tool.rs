@@ -2,15 +2,21 @@
 //!
 //! A tool is one line of [`tools!`] and a type for its fields. From these come the JSON that steps are
 //! written in, the schemas that models and the API document show, and `docs/tools.md`.
+//!
+//! A call that comes from a client or a model is read strictly. One that comes from the store may be a newer
+//! program's, and what cannot be read of it is kept as it stands.
 
 mod desktop;
 mod faults;
 mod files;
 mod programs;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use crate::quantity::Seconds;
+use crate::unknown::UnknownCall;
 
 pub use desktop::{Action, Browse, Browser, Computer, Direction, Region, Screenshot, Xdot};
 pub use files::{
@@ -26,19 +32,31 @@ macro_rules! tools {
     ($($(#[doc = $words:tt])+ tool $name:tt => $variant:ident($fields:ty),)+) => {
         /// One tool call as a client, a model or a playbook writes it:
         /// `{"tool": "shell", "command": "ls"}`.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, PartialEq, Deserialize)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         #[serde(tag = "tool")]
         pub enum ToolCall {
             $($(#[doc = $words])+ #[serde(rename = $name)] $variant($fields),)+
+            /// A stored call that a newer program made and this one cannot read. Nobody can ask for one.
+            #[serde(skip)]
+            Unknown(UnknownCall),
+        }
+
+        impl Serialize for ToolCall {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$variant(fields) => Named { tool: $name, fields }.serialize(serializer),)+
+                    Self::Unknown(call) => call.serialize(serializer),
+                }
+            }
         }
 
         impl ToolCall {
             /// Every tool's name, in the order in which documents list them.
             pub const NAMES: [&str; [$($name),+].len()] = [$($name),+];
 
-            pub fn name(&self) -> &'static str {
-                match self { $(Self::$variant(_) => $name,)+ }
+            pub fn name(&self) -> &str {
+                match self { $(Self::$variant(_) => $name,)+ Self::Unknown(call) => call.tool() }
             }
 
             /// What the tool of this name does, for whoever chooses one.
@@ -120,6 +138,37 @@ tools! {
     tool "list_ports" => ListPorts(ListPorts),
 }
 
+/// A tool's fields with its name before them. Written out, because a derived form could not leave a call as it
+/// stands.
+#[derive(Serialize)]
+struct Named<'a, T> {
+    tool: &'static str,
+    #[serde(flatten)]
+    fields: &'a T,
+}
+
+/// Reads a call from the store: one that cannot be read whole is kept whole.
+pub(crate) fn stored_call<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<ToolCall, D::Error> {
+    let call = Value::deserialize(deserializer)?;
+    ToolCall::deserialize(&call).or_else(|error| {
+        match call {
+            Value::Object(fields) => UnknownCall::new(fields).map(ToolCall::Unknown),
+            _ => None,
+        }
+        .ok_or_else(|| D::Error::custom(error))
+    })
+}
+
+/// The same for a list of calls.
+pub(crate) fn stored_calls<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<ToolCall>, D::Error> {
+    let calls = Vec::<Value>::deserialize(deserializer)?;
+    calls.into_iter().map(|call| stored_call(call).map_err(D::Error::custom)).collect()
+}
+
 impl ToolCall {
     /// The time limit that the call itself asks for.
     pub fn timeout(&self) -> Option<Seconds> {
@@ -179,7 +228,7 @@ impl ToolCall {
             Self::Computer(call) => call.text.as_deref().unwrap_or_default(),
             Self::Xdot(call) => &call.command,
             Self::Browser(call) => call.url.as_deref().or(call.text.as_deref()).unwrap_or_default(),
-            Self::Screenshot(_) | Self::ListPorts(_) => "",
+            Self::Screenshot(_) | Self::ListPorts(_) | Self::Unknown(_) => "",
         }
     }
 }

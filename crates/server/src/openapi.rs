@@ -135,8 +135,20 @@ fn exact_schemas(document: &mut Value) {
             schemas[answered]["properties"].as_object().map(|fields| fields.keys().cloned());
         schemas[answered]["required"] = fields.into_iter().flatten().collect();
     }
+    known_events(schemas);
     tagged_calls(schemas);
     unsigned_numbers(document);
+}
+
+/// The kinds of events that this program knows. What it cannot read may be of any kind, and a client that tells
+/// kinds apart by their `type` could tell none of them from that.
+fn known_events(schemas: &mut Value) {
+    if let Some(kinds) = schemas["EventBody"]["oneOf"].as_array_mut() {
+        kinds.retain(|kind| kind["allOf"][0]["$ref"] != "#/components/schemas/UnknownRecord");
+    }
+    if let Some(schemas) = schemas.as_object_mut() {
+        schemas.remove("UnknownRecord");
+    }
 }
 
 /// A number that cannot be negative has one bit more than the format of signed ones says.

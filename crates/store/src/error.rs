@@ -20,8 +20,8 @@ pub enum StoreError {
     JobEnded,
     #[error("nobody works on the job yet, so it cannot be paused; cancel it instead")]
     NotStarted,
-    #[error("only the store itself writes `{0}` events")]
-    ReservedEvent(&'static str),
+    #[error("nobody who holds a job writes `{0}` events")]
+    ReservedEvent(String),
 
     #[error("the store is open for reading only")]
     ReadOnly,

@@ -168,7 +168,8 @@ impl IndexRow {
             | EventBody::ModelNudged { .. }
             | EventBody::ContextCompacted { .. }
             | EventBody::TaskFinished { .. }
-            | EventBody::Concluded { .. } => {}
+            | EventBody::Concluded { .. }
+            | EventBody::Unknown(_) => {}
         }
     }
 

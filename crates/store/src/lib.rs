@@ -43,7 +43,8 @@ pub trait Store: access::Access + Send + Sync + 'static {
     async fn schedule(&self, spec: JobSpec) -> Result<JobId, StoreError>;
 
     /// Takes the best job that nobody holds: highest priority first, then the oldest. Also takes
-    /// jobs whose lease has run out. Appends `claimed` with the next generation.
+    /// jobs whose lease has run out. Leaves jobs of newer programs that this one cannot carry out. Appends
+    /// `claimed` with the next generation.
     async fn claim_next_job(
         &self,
         worker: &WorkerId,
@@ -78,7 +79,8 @@ pub trait Store: access::Access + Send + Sync + 'static {
     async fn release_leases_but(&self, worker: &WorkerId, kept: &[JobId])
     -> Result<(), StoreError>;
 
-    /// Jobs that are not over and that nobody but this worker has claimed since it did.
+    /// Jobs that are not over, that nobody but this worker has claimed since it did, and that this program can
+    /// carry out.
     async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError>;
 
     /// Makes known at which address a worker can be asked for what runs with it, or that it cannot.

@@ -49,8 +49,10 @@ pub(crate) fn append(
         match body {
             EventBody::Scheduled { .. }
             | EventBody::Claimed { .. }
-            | EventBody::NetworkChanged { .. } => {
-                return Err(StoreError::ReservedEvent(body.kind()));
+            | EventBody::NetworkChanged { .. }
+            // Nobody speaks for a program that is newer.
+            | EventBody::Unknown(_) => {
+                return Err(StoreError::ReservedEvent(body.kind().into()));
             }
             EventBody::Finished { .. } if n + 1 < bodies.len() => return Err(StoreError::JobEnded),
             _ => {}

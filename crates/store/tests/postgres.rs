@@ -11,9 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bellglass_protocol::event::EndStatus;
+use bellglass_protocol::id::JobId;
 use bellglass_protocol::view::JobStatus;
+use bellglass_store::access::{Access as _, Role, Token, TokenHash};
 use bellglass_store::{PostgresStore, Store as _, StoreError};
 use futures::FutureExt as _;
+use jiff::Timestamp;
 use support::{finished, output, steps_job, verified_kinds, worker};
 use test_database::TestDatabase;
 use test_server::TestServer;
@@ -104,6 +107,60 @@ async fn a_newer_schema_does_not_disturb_until_it_says_so() {
     sqlx::query("UPDATE bellglass_schema SET oldest = 999").execute(&mut newer).await.unwrap();
     let refused = PostgresStore::open(&database.url, None).await.unwrap_err();
     assert!(matches!(refused, StoreError::NewerSchema { found: 999, .. }), "{refused}");
+}
+
+/// What a newer program wants of workers that older ones cannot do.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_need_a_newer_program_are_left_to_it() {
+    let database = TestDatabase::create().await;
+    let (store, mut newer) = (database.open().await, database.connect().await);
+    let mut needs = async |job: JobId, needs: Option<i32>| {
+        let update = sqlx::query("UPDATE jobs SET needs = $2 WHERE id = $1");
+        update.bind(job.uuid()).bind(needs).execute(&mut newer).await.unwrap();
+    };
+    let new = store.schedule(steps_job("true")).await.unwrap();
+    needs(new, Some(1)).await;
+    let old = store.schedule(steps_job("true")).await.unwrap();
+    let w = worker("w");
+    let claim = || store.claim_next_job(&w, Duration::ZERO);
+    assert_eq!(claim().await.unwrap().unwrap().view.job_id, old);
+    // Its lease has run out, and meanwhile something new was made of it.
+    needs(old, Some(1)).await;
+    assert!(claim().await.unwrap().is_none());
+    assert_eq!(store.held_by(&worker("w")).await.unwrap(), []);
+    // It can be seen and ended all the same.
+    assert_eq!(store.job(new).await.unwrap().status, JobStatus::Scheduled);
+    assert_eq!(store.request_cancel(new, "me").await.unwrap(), JobStatus::Cancelled);
+    needs(old, Some(0)).await;
+    assert_eq!(store.held_by(&worker("w")).await.unwrap(), [old]);
+    assert_eq!(claim().await.unwrap().unwrap().view.job_id, old);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_of_a_newer_program_opens_nothing_and_hides_no_other_token() {
+    let database = TestDatabase::create().await;
+    let (store, mut newer) = (database.open().await, database.connect().await);
+    for (n, id) in [(1, "known"), (2, "wizard")] {
+        let token = Token {
+            id: id.into(),
+            parent: None,
+            user: "ada".into(),
+            role: Role::User,
+            name: String::new(),
+            created_at: Timestamp::UNIX_EPOCH,
+            expires_at: None,
+        };
+        store.add_token(token, TokenHash([n; 32]), "me").await.unwrap();
+    }
+    let update = "UPDATE tokens SET role = 'wizard' WHERE id = 'wizard'";
+    sqlx::query(update).execute(&mut newer).await.unwrap();
+    let listed = store.tokens().await.unwrap();
+    assert_eq!(listed.iter().map(|token| token.id.as_str()).collect::<Vec<_>>(), ["known"]);
+    for (n, is_found) in [(1, true), (2, false)] {
+        let found = store.find_token(&TokenHash([n; 32]), Timestamp::now()).await.unwrap();
+        assert_eq!(found.is_some(), is_found, "{found:?}");
+    }
+    assert!(store.revoke_token("wizard", "me").await.unwrap());
 }
 
 /// Connections that are cut in the middle of writes cost nobody an answer, and no line is written

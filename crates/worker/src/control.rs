@@ -61,8 +61,12 @@ impl DesktopControl {
         Ok(taking.await.expect("nobody ends this task, and nothing in it panics")?)
     }
 
-    /// Ends what a person had begun under a worker that is gone: the connection went with it.
+    /// Ends what a person had begun under a worker that is gone: the connection went with it. Who has the
+    /// desktop here keeps it.
     pub(crate) async fn take_back(&self) -> Result<(), StoreError> {
+        if self.is_taken() {
+            return Ok(());
+        }
         match self.log.look(|view| view.desktop_taken_by.clone()) {
             Some(by) => self.log.append(vec![EventBody::DesktopReturned { by }]).await,
             None => Ok(()),
@@ -157,6 +161,24 @@ mod tests {
         drop(taken);
         is_the_jobs_again(&control).await;
         assert_eq!(said(&control).await, ["ada took it", "ada returned it"]);
+    }
+
+    /// As it does when the database was away for so long that the job waited for it.
+    #[tokio::test]
+    async fn who_has_the_desktop_keeps_it_when_the_work_begins_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = desktop(folder.path()).await;
+        let taken = control.take("ada").await.unwrap();
+        control.take_back().await.unwrap();
+        assert!(control.is_taken());
+        assert_eq!(said(&control).await, ["ada took it"]);
+        drop(taken);
+        is_the_jobs_again(&control).await;
+        // Another worker finds it taken in the log, and nobody here who has it.
+        control.log.append(vec![EventBody::DesktopTaken { by: "bob".into() }]).await.unwrap();
+        control.take_back().await.unwrap();
+        let all = ["ada took it", "ada returned it", "bob took it", "bob returned it"];
+        assert_eq!(said(&control).await, all);
     }
 
     #[tokio::test]

@@ -82,7 +82,8 @@ impl SandboxHands<'_> {
     /// Runs a step to its end and records it.
     pub(crate) async fn perform(&mut self, n: u32, call: ToolCall) -> Result<(), HandsError> {
         self.look_at_stop()?;
-        if self.already_started.take() != Some(n) {
+        let is_new = self.already_started.take() != Some(n);
+        if is_new {
             if self.stop.is_winding_down() {
                 return Err(HandsError::Stopped(StopReason::ShuttingDown));
             }
@@ -92,7 +93,11 @@ impl SandboxHands<'_> {
         let kills_before = self.sandbox.out_of_memory_kills().await;
         let mut capture = Capture::new(self.log.recording());
         let mut events = Vec::new();
-        let ended = self.run_and_keep(n, &call, &mut capture, &mut events).await;
+        let ended = match &call {
+            // Our guest is no newer than we are; that of a worker that was may have begun it.
+            ToolCall::Unknown(_) if is_new => Ok((outcome::of_unknown_call(&capture, &call), 0)),
+            _ => self.run_and_keep(n, &call, &mut capture, &mut events).await,
+        };
         let outcome = match ended {
             Ok((mut outcome, counted_by_guest)) => {
                 let kills = self.sandbox.out_of_memory_kills().await;
@@ -110,7 +115,7 @@ impl SandboxHands<'_> {
                 None => return Err(error),
             },
         };
-        metrics::counter!("bellglass_steps_total", "tool" => call.name()).increment(1);
+        metrics::counter!("bellglass_steps_total", "tool" => call.name().to_owned()).increment(1);
         let (outcome, error) = match outcome {
             Ok(outcome) => (outcome, None),
             Err((error, outcome)) => (outcome, Some(error)),

@@ -23,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::capture::Capture;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Clock;
+use crate::control::DesktopControl;
 use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe, gone, kept_by};
 use crate::job_log::JobLog;
@@ -45,6 +46,11 @@ pub(crate) async fn run_job(
 ) -> Result<(), StoreError> {
     let log = JobLog::new(shared.store.clone(), claimed).heeding(stop.clone());
     let spec = log.look(|view| view.spec.clone());
+    if log.look(|view| view.misread) {
+        // It is not for us. Our lease runs out unrenewed, so that nobody is asked again and again.
+        tracing::warn!(job = %log.job, "the job's log can only be read by a newer program");
+        return log.release().await;
+    }
     if log.look(|view| view.cancel_requested) {
         stop.stop(StopReason::Cancelled);
     }
@@ -267,9 +273,11 @@ async fn work_through(
     (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
 ) -> Result<Worked, StoreError> {
+    // One for as long as the sandbox is: a person who has the desktop has it also when the work begins anew.
+    let control = DesktopControl::new(log.clone());
     loop {
         let ways = (way_out, network_changed.clone());
-        match work(shared, log, spec, sandbox, ways, stop).await {
+        match work(shared, log, spec, (sandbox, &control), ways, stop).await {
             Err(StoreError::Unavailable) => {
                 tracing::warn!(job = %log.job, "the database is away; the job waits for it");
             }
@@ -288,7 +296,7 @@ async fn work(
     shared: &Shared,
     log: &JobLog,
     spec: &JobSpec,
-    sandbox: &Sandbox,
+    (sandbox, control): (&Sandbox, &DesktopControl),
     (way_out, network_changed): (&Arc<WayOut>, Arc<Notify>),
     stop: &StopSwitch,
 ) -> Result<Worked, StoreError> {
@@ -302,7 +310,7 @@ async fn work(
         return Ok(broken(sandbox, error.into()).await);
     }
     let _following = way_out.follow(sandbox.guest().clone(), network_changed);
-    let ran = run_to_the_end(shared, log, spec, sandbox, &mut clock, stop).await;
+    let ran = run_to_the_end(shared, log, spec, (sandbox, control), &mut clock, stop).await;
     // Whether the time was up is decided from here on.
     clock.stop().await;
     Ok(Worked::Ended(match (ran, stop.reason()) {
@@ -337,7 +345,7 @@ async fn run_to_the_end(
     shared: &Shared,
     log: &JobLog,
     spec: &JobSpec,
-    sandbox: &Sandbox,
+    (sandbox, control): (&Sandbox, &DesktopControl),
     clock: &mut Clock,
     stop: &StopSwitch,
 ) -> Result<Ending, HandsError> {
@@ -357,8 +365,9 @@ async fn run_to_the_end(
         reason = stop.stopped() => return Err(HandsError::Stopped(reason)),
     }
     // Not before: what somebody puts into a workspace that is still put back would be lost with no word.
-    let presence = shared.live.enter(log.clone(), sandbox.guest().clone(), spec);
-    presence.control.take_back().await?;
+    let guest = sandbox.guest().clone();
+    let _presence = shared.live.enter(log.clone(), guest, spec, control.clone());
+    control.take_back().await?;
     let mut servers = Vec::new();
     let (mut mind, models): (Box<dyn Mind>, Line) = match &spec.work {
         Work::Steps(steps) => (Box::new(Playbook::new(steps.clone(), spec.on_error)), Line::new()),
@@ -417,8 +426,7 @@ async fn run_to_the_end(
         Err(error) => return Err(error.into()),
     };
     let embedder = shared.embedder.as_ref();
-    let mut world =
-        JobWorld::new(hands, past, &presence.control, changes, clock, servers, embedder);
+    let mut world = JobWorld::new(hands, past, control, changes, clock, servers, embedder);
     let driven = drive(&mut *mind, &models, &mut world).await;
     let is_ours = match &driven {
         Ok(_) => true,

@@ -78,14 +78,20 @@ impl LiveSandboxes {
         self.0.read().expect("no code panics while it holds this lock").get(&job).cloned()
     }
 
-    pub(crate) fn enter(&self, log: JobLog, guest: GuestClient, spec: &JobSpec) -> Presence {
+    pub(crate) fn enter(
+        &self,
+        log: JobLog,
+        guest: GuestClient,
+        spec: &JobSpec,
+        control: DesktopControl,
+    ) -> Presence {
         let room = || Arc::new(Semaphore::new(MOST_TRANSFERS));
         let job = log.job;
         let calls = Arc::new(Semaphore::new(MOST_CALLS));
         let (reads, writes) = (room(), room());
         let sandbox = LiveSandbox {
             guest,
-            control: DesktopControl::new(log.clone()),
+            control,
             log,
             limits: spec.limits,
             calls,
@@ -95,10 +101,9 @@ impl LiveSandboxes {
             screen: spec.desktop.unwrap_or_default(),
             visits: Arc::default(),
         };
-        let control = sandbox.control.clone();
         self.0.write().expect("no code panics while it holds this lock").insert(job, sandbox);
         metrics::gauge!("bellglass_sandboxes_running").increment(1.0);
-        Presence { register: self.clone(), job, control }
+        Presence { register: self.clone(), job }
     }
 }
 
@@ -164,7 +169,6 @@ impl LiveSandbox {
 pub(crate) struct Presence {
     register: LiveSandboxes,
     job: JobId,
-    pub(crate) control: DesktopControl,
 }
 
 impl Drop for Presence {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bellglass_protocol::job::Limits;
 use bellglass_protocol::step::{StepOutcome, StepStatus, ToolError};
+use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::CallResult;
 
 use crate::capture::Capture;
@@ -93,6 +94,15 @@ pub(crate) fn of_interruption(
         attachments: Vec::new(),
     };
     of_result(capture, result, None)
+}
+
+/// The record of a call that only a newer program could make.
+pub(crate) fn of_unknown_call(capture: &Capture, call: &ToolCall) -> StepOutcome {
+    let (field, why) = call.fault().unwrap_or(("tool", "is not known"));
+    let message = format!("`{field}` {why}");
+    let mut outcome = of_interruption(capture, "invalid_argument", message, Duration::ZERO);
+    outcome.status = StepStatus::Failed;
+    outcome
 }
 
 /// Says that processes were ended for want of memory, if some were.

@@ -462,7 +462,8 @@ impl Mind for TaskMind {
             | EventBody::CancelRequested { .. }
             | EventBody::ResultStored { .. }
             | EventBody::Concluded { .. }
-            | EventBody::Finished { .. } => {}
+            | EventBody::Finished { .. }
+            | EventBody::Unknown(_) => {}
         }
     }
 

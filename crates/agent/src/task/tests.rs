@@ -52,14 +52,14 @@ impl Job {
     }
 
     /// Does what is next, if it is to be written down or is a step that succeeds with an output.
-    fn go(&mut self, output: &str) -> &'static str {
-        match self.next() {
+    fn go(&mut self, output: &str) -> String {
+        let done = match self.next() {
             Effect::Record(bodies) => {
-                let kind = bodies[0].kind();
+                let kind = bodies[0].kind().to_owned();
                 for body in bodies {
                     self.hear(body);
                 }
-                kind
+                return kind;
             }
             Effect::Perform { n, call } => {
                 self.hear(EventBody::StepStarted { n, call });
@@ -100,7 +100,8 @@ impl Job {
             Effect::Look { .. } => "look",
             Effect::Finish(Ok(())) => "done",
             Effect::Finish(Err(_)) => "failed",
-        }
+        };
+        done.to_owned()
     }
 
     /// Whoever hears the same log knows the same.
@@ -196,7 +197,7 @@ fn calls_are_answered_in_order_and_then_the_model_is_asked() {
         shell("pwd"),
     ]);
     let mut kinds = Vec::new();
-    while kinds.last() != Some(&"ask") {
+    while kinds.last().map(String::as_str) != Some("ask") {
         job.assert_resumes();
         kinds.push(job.go("ok"));
     }
@@ -404,7 +405,7 @@ fn a_very_long_history_stays_within_the_limit() {
         assert_eq!(job.go(&format!("{n} {page}")), "step");
         total += crate::tokens::count(&page);
         loop {
-            match job.go("") {
+            match job.go("").as_str() {
                 "ask" => break,
                 "compact" => compactions += 1,
                 other => panic!("{other} at {n}"),

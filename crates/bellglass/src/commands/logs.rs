@@ -102,7 +102,7 @@ impl Log {
         let mut lines = client.log(job, self.after, follow).await?;
         while let Some(line) = lines.next().await {
             let line = line?;
-            // A newer server may know events that we do not; they are shown as they are.
+            // What is no event at all is shown as it is.
             let event = serde_json::from_str::<Event>(&line).ok();
             let reader = match (&event, self.format) {
                 (Some(event), Format::Text) => self.printer.print(event),

@@ -112,6 +112,11 @@ impl Deployment {
         fs::read(last.expect("a result").1).unwrap()
     }
 
+    /// Where the configuration lies, and all that the processes keep.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     pub(crate) async fn store(&self) -> PostgresStore {
         PostgresStore::open(&self.database.url, None).await.unwrap()
     }

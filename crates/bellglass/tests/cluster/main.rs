@@ -6,11 +6,13 @@
 mod chaos;
 mod counting;
 mod deployment;
+mod newer;
 mod relaying;
 #[path = "../end_to_end/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests, which use all of it")]
 mod support;
 mod takeover;
+mod upgrade;
 mod verdict;
 mod visiting;
 

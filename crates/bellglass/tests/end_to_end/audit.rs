@@ -114,8 +114,8 @@ async fn a_call_that_the_jobs_end_cut_short_is_written_down_before_it() {
     server.cancel(&job).await;
     server.wait_for_end(&job).await;
     let kinds = verified_kinds(&server, &job).await;
-    assert!(kinds.contains(&"tool.used"), "{kinds:?}");
-    assert_eq!(kinds.last(), Some(&"finished"));
+    assert!(kinds.contains(&"tool.used".to_owned()), "{kinds:?}");
+    assert_eq!(kinds.last().map(String::as_str), Some("finished"));
     asking.await.unwrap().unwrap();
 }
 

@@ -48,7 +48,7 @@ async fn a_job_goes_on_from_its_last_checkpoint_when_server_and_sandbox_are_both
         .collect();
     assert_eq!(archive::text(&mut server.archive(&job).await, "count"), expected);
     let kinds = verified_kinds(&server, &job).await;
-    let count = |kind: &str| kinds.iter().filter(|found| **found == kind).count();
+    let count = |kind: &str| kinds.iter().filter(|found| *found == kind).count();
     assert_eq!((count("sandbox.lost"), count("sandbox.ready")), (3, 4));
     assert_eq!((count("workspace.restored"), count("step.started")), (3, STEPS as usize));
     assert_nothing_is_left(&server, &job);

@@ -35,10 +35,11 @@ async fn assert_counted(server: &TestServer, job: &Value) {
     verified_kinds(server, id).await;
 }
 
-pub(crate) async fn verified_kinds(server: &TestServer, job: &str) -> Vec<&'static str> {
+pub(crate) async fn verified_kinds(server: &TestServer, job: &str) -> Vec<String> {
     let mut verifier = Verifier::new(Some(job.parse().unwrap()));
     let log = server.log(job).await;
-    let kinds = log.lines().map(|line| verifier.line(line).unwrap().body.kind()).collect();
+    let kind = |line| verifier.line(line).unwrap().body.kind().to_owned();
+    let kinds = log.lines().map(kind).collect();
     verifier.finish().unwrap();
     kinds
 }
@@ -71,7 +72,7 @@ async fn a_server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     let ended = server.wait_for_end(&job).await;
     assert_counted(&server, &ended).await;
     assert_eq!(ended["generation"], 8);
-    assert!(!verified_kinds(&server, &job).await.contains(&"sandbox.lost"));
+    assert!(!verified_kinds(&server, &job).await.contains(&"sandbox.lost".to_owned()));
     assert_nothing_is_left(&server, &job);
 }
 
@@ -93,7 +94,7 @@ async fn a_server_that_is_restarted_again_and_again_fails_no_job() {
     let ended = server.wait_for_end(&job).await;
     assert_eq!(ended["status"], "completed", "{:#}", ended["error"]);
     let kinds = verified_kinds(&server, &job).await;
-    assert_eq!(kinds.iter().filter(|kind| **kind == "released").count(), 12, "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| *kind == "released").count(), 12, "{kinds:?}");
 }
 
 #[tokio::test]
@@ -111,7 +112,7 @@ async fn a_paused_job_is_found_again_after_a_crash() {
     let ended = server.wait_for_end(&job).await;
     assert_eq!(ended["status"], "completed", "{:#}", ended["error"]);
     assert_eq!(step(&ended, 2)["stdout"], "after\n");
-    assert!(!verified_kinds(&server, &job).await.contains(&"sandbox.lost"));
+    assert!(!verified_kinds(&server, &job).await.contains(&"sandbox.lost".to_owned()));
 }
 
 #[tokio::test]
@@ -201,7 +202,7 @@ async fn a_job_whose_sandbox_dies_alone_goes_on_in_another() {
     assert_eq!(interrupted["stdout"], "waiting\n");
     assert_eq!(step(&ended, 3)["stdout"], "kept\na\n");
     let kinds = verified_kinds(&server, &job).await;
-    let count = |kind: &str| kinds.iter().filter(|found| **found == kind).count();
+    let count = |kind: &str| kinds.iter().filter(|found| *found == kind).count();
     assert_eq!((count("sandbox.lost"), count("workspace.restored")), (1, 1), "{kinds:?}");
     assert_eq!(host::processes_in(&namespace), Vec::<i32>::new());
     assert_eq!(host::children_of(server.pid()), Vec::<i32>::new());
@@ -320,7 +321,7 @@ async fn a_job_whose_end_is_decided_is_not_done_again() {
         assert_eq!(ended["status"], "completed", "{}", ended["error"]);
         assert_eq!(archive::text(&mut server.archive(&job).await, "count"), "once\n");
         let kinds = verified_kinds(&server, &job).await;
-        assert_eq!(kinds.iter().filter(|kind| **kind == "step.started").count(), 1);
+        assert_eq!(kinds.iter().filter(|kind| *kind == "step.started").count(), 1);
         assert_nothing_is_left(&server, &job);
     }
 }

@@ -43,11 +43,11 @@ async fn the_log_is_one_chain_from_scheduled_to_finished() {
     let job = finished_job(&server).await;
     let log = server.log(&job).await;
     let mut verifier = Verifier::new(Some(job.parse().unwrap()));
-    let kinds: Vec<&str> =
-        log.lines().map(|line| verifier.line(line).unwrap().body.kind()).collect();
+    let kind = |line| verifier.line(line).unwrap().body.kind().to_owned();
+    let kinds: Vec<String> = log.lines().map(kind).collect();
     assert_eq!(verifier.finish().unwrap().0, kinds.len() as u64);
     let without_output: Vec<&str> =
-        kinds.iter().copied().filter(|kind| *kind != "step.output").collect();
+        kinds.iter().map(String::as_str).filter(|kind| *kind != "step.output").collect();
     assert_eq!(
         without_output,
         [

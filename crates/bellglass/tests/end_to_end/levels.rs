@@ -105,7 +105,7 @@ async fn a_killed_server_finds_its_sandbox_on_gvisor_again() {
     let job = server.wait_for_end(&id).await;
     assert_eq!(job["status"], "completed", "{job:#}");
     assert_eq!(step(&job, 3)["stdout"], "one\ntwo\nthree\n", "no step ran twice");
-    assert!(!verified_kinds(&server, &id).await.contains(&"sandbox.lost"));
+    assert!(!verified_kinds(&server, &id).await.contains(&"sandbox.lost".to_owned()));
     assert_nothing_is_left(&server, &id);
     assert_eq!(processes_of(&id), Vec::<i32>::new());
 }

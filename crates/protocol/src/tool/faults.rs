@@ -29,6 +29,10 @@ impl ToolCall {
             Self::Computer(call) => call.fault(),
             Self::Browser(call) => call.fault(),
             Self::Xdot(call) => source("command", &call.command),
+            Self::Unknown(_) => Some((
+                "tool",
+                "is of a newer program, or has fields that only a newer program knows",
+            )),
             _ => None,
         }
     }

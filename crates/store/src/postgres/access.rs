@@ -71,7 +71,7 @@ impl Access for PostgresStore {
             )
             .fetch_all(&self.readers.short)
             .await?;
-            rows.iter().map(token).collect()
+            rows.iter().filter_map(|row| token(row).transpose()).collect()
         };
         patiently(read).await
     }
@@ -148,7 +148,7 @@ async fn find_token(
     .bind(now.as_microsecond())
     .fetch_optional(readers)
     .await?;
-    row.as_ref().map(token).transpose()
+    row.as_ref().map_or(Ok(None), token)
 }
 
 async fn owner(readers: &PgPool, job: JobId) -> Result<Option<String>, StoreError> {
@@ -194,16 +194,17 @@ async fn share_key(readers: &PgPool, job: JobId) -> Result<Option<ShareKey>, Sto
     key.map(|key| key.try_into().map(ShareKey).map_err(wrong)).transpose()
 }
 
-fn token(row: &PgRow) -> Result<Token, StoreError> {
-    let role: &str = row.try_get(3)?;
-    Ok(Token {
+/// `None` for a token whose role only a newer program knows: what it may do is known there alone, so here it
+/// opens nothing.
+fn token(row: &PgRow) -> Result<Option<Token>, StoreError> {
+    let Some(role) = Role::parse(row.try_get(3)?) else { return Ok(None) };
+    Ok(Some(Token {
         id: row.try_get(0)?,
         parent: row.try_get(1)?,
         user: row.try_get(2)?,
-        role: Role::parse(role)
-            .ok_or_else(|| StoreError::Corrupt(format!("`{role}` is not a role")))?,
+        role,
         name: row.try_get(4)?,
         created_at: moment(row.try_get(5)?)?,
         expires_at: row.try_get::<Option<i64>, _>(6)?.map(moment).transpose()?,
-    })
+    }))
 }

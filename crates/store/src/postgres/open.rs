@@ -115,7 +115,7 @@ async fn migrate(options: &PgConnectOptions) -> Result<(), StoreError> {
 
 /// The schema's history, oldest first.
 fn migrations() -> Migrator {
-    const FILES: [(i64, &str, &str); 5] = [
+    const FILES: [(i64, &str, &str); 6] = [
         (
             1,
             "jobs, events, memories",
@@ -125,6 +125,7 @@ fn migrations() -> Migrator {
         (3, "forks", include_str!("../../migrations/postgres/0003_forks.sql")),
         (4, "audit", include_str!("../../migrations/postgres/0004_audit.sql")),
         (5, "written", include_str!("../../migrations/postgres/0005_written.sql")),
+        (6, "needs", include_str!("../../migrations/postgres/0006_needs.sql")),
     ];
     let migrations = FILES.map(|(version, description, sql)| {
         let sql = SqlStr::from_static(sql);

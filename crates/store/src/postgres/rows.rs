@@ -138,8 +138,13 @@ pub(super) async fn lock(
     query.fetch_all(connection).await?.iter().map(read_row).collect()
 }
 
+/// What this program can carry out. It is raised together with what a job may ask for; jobs that need more are
+/// left to newer programs, which may run beside this one during an upgrade.
+pub(super) const ABILITY: i32 = 0;
+
 /// The best jobs that nobody holds, best first: waiting ones, and those whose lease has run out,
-/// paused ones too. Those that somebody else is about to claim are passed over.
+/// paused ones too. Those that somebody else is about to claim are passed over, and those that this
+/// program cannot carry out.
 pub(super) async fn claimable(
     connection: &mut PgConnection,
     run_out: Timestamp,
@@ -147,18 +152,20 @@ pub(super) async fn claimable(
 ) -> Result<Vec<IndexRow>, StoreError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut rows = sqlx::query(select_jobs!(
-        "WHERE status = 'scheduled' ORDER BY priority DESC, id LIMIT $1 \
-         FOR NO KEY UPDATE SKIP LOCKED"
+        "WHERE status = 'scheduled' AND coalesce(needs, 0) <= $2 \
+         ORDER BY priority DESC, id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED"
     ))
     .bind(limit)
+    .bind(ABILITY)
     .fetch_all(&mut *connection)
     .await?;
     let run_out = sqlx::query(select_jobs!(
-        "WHERE status IN ('running', 'paused') AND lease_until <= $1 \
+        "WHERE status IN ('running', 'paused') AND lease_until <= $1 AND coalesce(needs, 0) <= $3 \
          ORDER BY priority DESC, id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED"
     ))
     .bind(run_out.as_microsecond())
-    .bind(limit);
+    .bind(limit)
+    .bind(ABILITY);
     rows.extend(run_out.fetch_all(&mut *connection).await?);
     let mut best: Vec<_> = rows.iter().map(read_row).collect::<Result<_, _>>()?;
     best.sort_by_key(|row| (std::cmp::Reverse(row.priority), row.id));

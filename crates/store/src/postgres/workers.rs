@@ -5,14 +5,17 @@ use jiff::Timestamp;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::rows::text;
+use super::rows::{ABILITY, text};
 use crate::StoreError;
 
+/// What a newer program of this name began and this one cannot carry out is not among them.
 pub(super) async fn held_by(readers: &PgPool, worker: &WorkerId) -> Result<Vec<JobId>, StoreError> {
     let jobs: Vec<Uuid> = sqlx::query_scalar(
-        "SELECT id FROM jobs WHERE status IN ('running', 'paused') AND worker = $1",
+        "SELECT id FROM jobs WHERE status IN ('running', 'paused') AND worker = $1 \
+         AND coalesce(needs, 0) <= $2",
     )
     .bind(text(worker.as_str()))
+    .bind(ABILITY)
     .fetch_all(readers)
     .await?;
     Ok(jobs.into_iter().map(JobId::from).collect())

@@ -65,10 +65,21 @@ pub(super) async fn outline(readers: &SqlitePool, job: JobId) -> Result<JobOutli
         None => None,
     };
     let end = match row.status.is_terminal() {
-        true => Some(event(readers, job, row.last_seq).await?),
+        true => Some(end(readers, job, row.last_seq).await?),
         false => None,
     };
     reading::outline(row, result, end)
+}
+
+/// The end of a job that has ended: its last event, but for what only a newer program could write after it.
+async fn end(readers: &SqlitePool, job: JobId, last: u64) -> Result<EventBody, StoreError> {
+    let mut seq = last;
+    loop {
+        match event(readers, job, seq).await? {
+            EventBody::Unknown(_) if seq > 1 => seq -= 1,
+            end => return Ok(end),
+        }
+    }
 }
 
 async fn event(readers: &SqlitePool, job: JobId, seq: u64) -> Result<EventBody, StoreError> {

@@ -113,7 +113,10 @@ pub(crate) async fn an_append_is_all_or_nothing(store: Arc<dyn Store>) {
     assert!(matches!(beyond, Err(StoreError::JobEnded)), "{beyond:?}");
     let reclaim = EventBody::Claimed { worker: worker("w"), generation: Generation(7) };
     let forged = store.append(job, generation, vec![output("1"), reclaim]).await;
-    assert!(matches!(forged, Err(StoreError::ReservedEvent("claimed"))), "{forged:?}");
+    assert!(
+        matches!(&forged, Err(StoreError::ReservedEvent(kind)) if kind == "claimed"),
+        "{forged:?}"
+    );
     assert!(store.append(job, generation, vec![]).await.unwrap().is_empty());
     assert_eq!(verified_kinds(&*store, job).await, ["scheduled", "claimed"]);
 }

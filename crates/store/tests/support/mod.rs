@@ -90,7 +90,7 @@ pub(crate) fn result_stored() -> EventBody {
 }
 
 /// Reads the whole log in small pages and checks its chain; returns the kinds of its events.
-pub(crate) async fn verified_kinds(store: &dyn Store, job: JobId) -> Vec<&'static str> {
+pub(crate) async fn verified_kinds(store: &dyn Store, job: JobId) -> Vec<String> {
     let mut verifier = Verifier::new(Some(job));
     let mut kinds = Vec::new();
     loop {
@@ -101,7 +101,7 @@ pub(crate) async fn verified_kinds(store: &dyn Store, job: JobId) -> Vec<&'stati
         assert!(page.len() <= 3);
         for sealed in page {
             assert_eq!(verifier.line(&sealed.line).unwrap(), sealed.event);
-            kinds.push(sealed.event.body.kind());
+            kinds.push(sealed.event.body.kind().to_owned());
         }
     }
     let (lines, _) = verifier.finish().unwrap();
