@@ -121,7 +121,7 @@ impl Backend for NamespaceBackend {
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
         let _turn = self.shared.turn_to_build().await;
-        let _next = NextLauncher(&self.shared);
+        let _next = NextLauncher { shared: &self.shared, after: UNDISTURBED };
         blocking(move || {
             let holds = Holds { _name: shared.held.hold(&order.name), _made_as: None };
             let record = shared.start(&order, Purpose::Now)?;
@@ -137,13 +137,9 @@ impl Backend for NamespaceBackend {
     ) -> Result<Option<Box<dyn PreparedSandbox>>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
         let _turn = self.shared.turn_to_build().await;
-        let prepared = blocking(move || {
-            let prepared = PreparedCage::make(shared.clone(), order);
-            // Nobody waits for this one, so there is time to be ready for those who will.
-            shared.launcher.fill(&shared.guest);
-            prepared
-        });
-        let prepared = prepared.await?;
+        // Nobody waits for this one, so there is time to be ready for those who will.
+        let _next = NextLauncher { shared: &self.shared, after: Duration::ZERO };
+        let prepared = blocking(move || PreparedCage::make(shared, order)).await?;
         Ok(Some(Box::new(prepared)))
     }
 
@@ -192,14 +188,17 @@ impl Backend for NamespaceBackend {
 const UNDISTURBED: Duration = Duration::from_millis(20);
 
 /// Has a launcher wait for the next sandbox once this one had its time, however its making ended.
-struct NextLauncher<'a>(&'a Arc<Shared>);
+struct NextLauncher<'a> {
+    shared: &'a Arc<Shared>,
+    after: Duration,
+}
 
 impl Drop for NextLauncher<'_> {
     fn drop(&mut self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let shared = Arc::downgrade(self.0);
+        let (shared, after) = (Arc::downgrade(self.shared), self.after);
         runtime.spawn(async move {
-            tokio::time::sleep(UNDISTURBED).await;
+            tokio::time::sleep(after).await;
             if let Some(shared) = shared.upgrade() {
                 let _ =
                     tokio::task::spawn_blocking(move || shared.launcher.fill(&shared.guest)).await;
@@ -288,8 +287,13 @@ impl Shared {
         let claims = Some(claims);
         let record = Record::new(order.name.clone(), launched, ids, groups, set_up, claims);
         let record = record.on(&order.rootfs);
-        let made = record.write(folder).map_err(BackendError::io("record the sandbox"));
-        if let Err(error) = made.and_then(|()| building.ready()) {
+        let write = || record.write(folder).map_err(BackendError::io("record the sandbox"));
+        let made = match purpose {
+            Purpose::Now => write().and_then(|()| building.ready()),
+            // Nobody is in a hurry, and whoever finds a record then finds a cage that stands.
+            Purpose::Later => building.ready().and_then(|()| write()),
+        };
+        if let Err(error) = made {
             // Nobody would find it again, and its ids are about to be another's.
             if record.kill_and_wait().is_err() {
                 tracing::error!(sandbox = name, "a sandbox that was not made does not end");
