@@ -3,6 +3,8 @@
 CARGO ?= cargo
 binary := target/release/bellglass
 user := $(shell id -u)
+# Most tests wait for a sandbox, a clock or a network: with one for each core, the cores would stand idle.
+at_once := $(shell expr 2 '*' "$$(nproc)")
 
 # Tests that only root can run: they become another user, make a network or a first process with other users'
 # ids, look into the processes of a sandbox from outside, or need a loop device or control groups. They fail for
@@ -44,11 +46,11 @@ test: ## Format, lints, licences and all tests
 	scripts/api-conformance.sh 10
 	scripts/page.sh test
 ifeq ($(user),0)
-	$(CARGO) nextest run --workspace --locked
+	$(CARGO) nextest run --workspace --locked --test-threads $(at_once)
 else
 	@echo 'test: you are not root, so these are not run (the Makefile says why); as root all of them are:'
 	@$(CARGO) nextest list --workspace --locked --cargo-quiet -E '$(needs_root)'
-	$(CARGO) nextest run --workspace --locked -E 'not ($(needs_root))'
+	$(CARGO) nextest run --workspace --locked --test-threads $(at_once) -E 'not ($(needs_root))'
 endif
 
 images-of-tests:
