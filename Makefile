@@ -20,10 +20,10 @@ needs_root := binary(end_to_end) & test(/^plain_user::/) \
 	| binary(transfer) & test(/^what_(cannot_be_read_is_said|its_owner_has_closed)/)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test images-of-tests chaos test-api test-local-model test-mcp build page image lint bench fuzz pictures clean
+.PHONY: help demo test images-of-tests chaos test-api test-cgroup2 test-local-model test-mcp build page image lint bench fuzz pictures clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Build everything, run three example jobs, keep serving (ONCE=1: exit after them; PORT=8000)
 	@scripts/setup.sh demo
@@ -79,6 +79,12 @@ test-local-model: build image ## Try the wires against a small real model on loo
 test-mcp: build image ## Run MCP's own conformance suite against a sandbox and our client
 	@scripts/setup.sh test
 	BELLGLASS=$(binary) scripts/mcp-conformance.sh
+
+# Apart from `make test`: under emulation it takes minutes.
+test-cgroup2: build ## Try to break every limit in a virtual machine that has cgroup v2 alone (TRIALS='memory fork' for some)
+	@scripts/setup.sh test
+	$(binary) image build
+	BELLGLASS=$(binary) scripts/cgroup2.sh $(TRIALS)
 
 lint: ## Format, lints and licences only
 	$(CARGO) fmt --all --check

@@ -82,7 +82,7 @@ pub struct Probe {
     pub seccomp_mode: u32,
     /// Version of Landlock in this kernel; 0 where there is none.
     pub landlock_abi: u32,
-    /// Whether Landlock refused what nothing else would have.
+    /// Whether Landlock was the one to refuse what it forbids.
     pub landlock_refuses: bool,
     /// Whether a tool can make a user namespace of its own.
     pub nested_sandboxing: bool,

@@ -275,7 +275,7 @@ async fn user_namespaces_are_for_jobs_that_ask_for_them() {
 async fn the_second_fence_stands_and_is_not_in_the_way() {
     let server = TestServer::start();
     let device = "import os, stat\nfor place in ['/workspace', '/tmp', '/home/agent']:\n    \
-                  try: os.mknod(place + '/device', stat.S_IFCHR | 0o600, 0); print('made')\n    \
+                  try: os.mknod(place + '/device', stat.S_IFCHR | 0o600, os.makedev(1, 3)); print('made')\n    \
                   except OSError as error: print(error.strerror)";
     let background = "sleep 1000 & echo $! > pid";
     let look = "pid=$(cat pid); readlink /proc/$pid/exe; ls /proc/$pid/fd | wc -l; \

@@ -79,7 +79,7 @@ struct Attempts {
     open: Vec<CString>,
     /// Kernel settings that are opened for writing.
     settings: Vec<CString>,
-    /// Where a device file is made, which only Landlock forbids.
+    /// Where a device file is tried to be made, in a folder that tools may write to.
     device: CString,
     /// Where the job's files are.
     addresses: Vec<Address>,

@@ -125,7 +125,7 @@ fn control_groups() -> Finding {
         SUBJECT,
         Verdict::Limited,
         format!("no limit by control group on {}", missing.join(", ")),
-        "run as root, or start with `systemd-run --user --scope -p Delegate=yes bellglass serve`",
+        ControlGroups::remedy(),
     )
 }
 

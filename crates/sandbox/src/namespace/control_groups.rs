@@ -2,6 +2,8 @@
 //!
 //! What the host offers is found by looking at what is mounted and trying it once.
 
+mod version_2;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,16 +62,13 @@ impl Controller {
 /// The name of the group that holds all sandboxes' groups.
 const FAMILY: &str = "bellglass";
 
-/// The name of the group beside it that our own process moves to on version 2.
-const SERVER: &str = "bellglass-server";
-
 impl ControlGroups {
     /// Finds out what this host gives to this process. May give fewer controllers than asked for.
     pub(crate) fn detect(prefix: &str) -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let (version, parents) = match parents_on_version_1(&mounts, &own) {
-            none if none.is_empty() => (Version::Two, parents_on_version_2(&mounts, &own)),
+            none if none.is_empty() => (Version::Two, version_2::parents(&mounts, &own)),
             some => (Version::One, some),
         };
         Self { version, prefix: prefix.into(), parents }
@@ -77,6 +76,18 @@ impl ControlGroups {
 
     pub(crate) fn has(&self, controller: Controller) -> bool {
         self.parents.iter().any(|(each, _)| *each == controller)
+    }
+
+    /// What whoever runs this process can do about controllers that are missing.
+    pub(crate) fn remedy() -> &'static str {
+        match rustix::process::geteuid().is_root() {
+            false => {
+                "run as root, or start with `systemd-run --user --scope -p Delegate=yes bellglass serve`"
+            }
+            true => {
+                "mount control groups that this process may change; for a container, `--privileged` does so"
+            }
+        }
     }
 
     /// What cannot be limited by control groups here.
@@ -268,7 +279,9 @@ pub(crate) fn remove(groups: &[PathBuf]) -> io::Result<()> {
 /// supervisor for each tree of tool processes, and threads of its own.
 fn all_processes(of_tools: u32) -> u32 {
     const GUEST_THREADS: u32 = 80;
-    of_tools.saturating_mul(2).saturating_add(GUEST_THREADS)
+    /// So many ids there can be; the kernel refuses to write more down.
+    const MOST: u32 = 4 << 20;
+    of_tools.saturating_mul(2).saturating_add(GUEST_THREADS).min(MOST)
 }
 
 /// The folders for groups on a host with version 1 controllers.
@@ -285,51 +298,6 @@ fn parents_on_version_1(mounts: &str, own: &str) -> Vec<(Controller, PathBuf)> {
         is_usable(&parent).then_some((controller, parent))
     });
     found.collect()
-}
-
-/// The folder for groups on a host with version 2 only, once for each controller it gives.
-fn parents_on_version_2(mounts: &str, own: &str) -> Vec<(Controller, PathBuf)> {
-    let Some(mount) = mount_point(mounts, "cgroup2", None) else { return Vec::new() };
-    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let mut here = mount.join(path.trim_start_matches('/'));
-    // Where this process was before it moved, also if that was in another look at the host.
-    if here.ends_with(SERVER) {
-        here.pop();
-    }
-    for base in [here, mount] {
-        let family = base.join(FAMILY);
-        if !is_usable(&family) {
-            continue;
-        }
-        if !is_root_group(&base) {
-            // A group that has processes of its own cannot give controllers to its children, so
-            // our own process moves to a leaf first. The root group is exempt from that rule.
-            let leaf = base.join(SERVER);
-            let _ = fs::create_dir_all(&leaf);
-            let _ = fs::write(leaf.join("cgroup.procs"), "0");
-        }
-        for controller in Controller::ALL {
-            let word = format!("+{}", controller.kernel_name());
-            let _ = fs::write(base.join("cgroup.subtree_control"), &word);
-            let _ = fs::write(family.join("cgroup.subtree_control"), &word);
-        }
-        let given = fs::read_to_string(family.join("cgroup.subtree_control")).unwrap_or_default();
-        let parents: Vec<_> = Controller::ALL
-            .into_iter()
-            .filter(|each| given.split_whitespace().any(|name| name == each.kernel_name()))
-            .map(|each| (each, family.clone()))
-            .collect();
-        if !parents.is_empty() {
-            return parents;
-        }
-    }
-    Vec::new()
-}
-
-/// Whether this is the group that all of the machine's are in. What is mounted need not be: in a
-/// container it mostly is a group far below. All but the root have a type.
-fn is_root_group(group: &Path) -> bool {
-    !group.join("cgroup.type").exists()
 }
 
 /// The kernel lets go of the last process of a group a moment after it has ended.
@@ -453,49 +421,10 @@ mod tests {
         assert!(written.contains(&("/groups/p-job/cpu.max".into(), "50000 100000".into())));
     }
 
-    /// A tree that looks like version 2's, as far as folders and files do. Returns where our process
-    /// moved to.
-    fn moved_to(mount: &Path, own: &str) -> Vec<PathBuf> {
-        let mounts = format!("30 25 0:26 /x {} rw - cgroup2 cgroup2 rw\n", mount.display());
-        // Nothing is given here, since no kernel is behind these files.
-        assert_eq!(parents_on_version_2(&mounts, own), []);
-        let mut moved = Vec::new();
-        let mut folders = vec![mount.to_owned()];
-        while let Some(folder) = folders.pop() {
-            let entries = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-            folders.extend(entries.filter(|path| path.is_dir()));
-            if fs::read_to_string(folder.join("cgroup.procs")).is_ok_and(|moved| moved == "0") {
-                moved.push(folder.strip_prefix(mount).unwrap().to_owned());
-            }
-        }
-        moved.sort();
-        moved
-    }
-
     #[test]
-    fn our_process_makes_room_in_every_group_but_the_root() {
-        let folder = tempfile::tempdir().unwrap();
-        let mount = folder.path();
-        // The machine's root group has no type, and processes in it are in nobody's way.
-        assert_eq!(moved_to(mount, "0::/\n"), Vec::<PathBuf>::new());
-        // In a container the group that is mounted looks like the root by its path alone.
-        fs::write(mount.join("cgroup.type"), "domain\n").unwrap();
-        assert_eq!(moved_to(mount, "0::/\n"), [PathBuf::from(SERVER)]);
-        assert_eq!(moved_to(mount, &format!("0::/{SERVER}\n")), [PathBuf::from(SERVER)]);
-    }
-
-    #[test]
-    fn looking_again_moves_our_process_no_deeper() {
-        let folder = tempfile::tempdir().unwrap();
-        let mount = folder.path();
-        let own = mount.join("user.slice/app.scope");
-        fs::create_dir_all(&own).unwrap();
-        fs::write(own.join("cgroup.type"), "domain\n").unwrap();
-        let leaf = PathBuf::from("user.slice/app.scope").join(SERVER);
-        let once = moved_to(mount, "0::/user.slice/app.scope\n");
-        assert_eq!(once, std::slice::from_ref(&leaf));
-        let again = moved_to(mount, &format!("0::/{}\n", leaf.display()));
-        assert_eq!(again, once);
+    fn a_limit_on_processes_is_one_that_the_kernel_takes() {
+        assert_eq!(all_processes(33), 146);
+        assert_eq!([2_100_000, u32::MAX].map(all_processes), [4_194_304; 2]);
     }
 
     #[test]

@@ -82,8 +82,9 @@ pub(super) fn describe(limits: &Limits, groups: &ControlGroups, room: ByteSize) 
         } else {
             set_up.enforced.extend(instead_of(controller, limits, groups));
             set_up.missing.push(format!(
-                "no control group for {}: run as root, or delegate one to this user",
-                controller.describe()
+                "no control group for {}: {}",
+                controller.describe(),
+                ControlGroups::remedy()
             ));
         }
     }

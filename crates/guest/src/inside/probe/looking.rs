@@ -149,12 +149,14 @@ unsafe fn connect(address: &super::Address) -> i32 {
     }
 }
 
-/// Makes the one device file that every user may make (0, 0), so that if it cannot be made, the
-/// fence was in the way. Returns what the kernel said.
+/// Makes a device file, which nobody may make without a capability. The fence is asked before that, and
+/// says so in other words (EACCES instead of EPERM). The one that needs no capability (0, 0) would tell
+/// nothing: for Landlock it is a plain file since the kernels of late 2026. Returns what the kernel said.
 unsafe fn make_device(path: &CString) -> i32 {
+    let null = libc::makedev(1, 3);
     // SAFETY: a valid path.
     unsafe {
-        if libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o600, 0) != 0 {
+        if libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o600, null) != 0 {
             return last_errno();
         }
         libc::unlink(path.as_ptr());
