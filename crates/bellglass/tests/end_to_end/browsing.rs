@@ -290,7 +290,7 @@ async fn a_page_that_is_stuck_is_freed_or_replaced() {
     let server = TestServer::start();
     let hands = served(&server, &[("loops.html", LOOPS), ("index.html", SECOND)]).await;
     let stick = async |name: &str| {
-        let click = json!({ "action": "click", "name": name, "timeout": 3 });
+        let click = json!({ "action": "click", "name": name, "timeout": 10 });
         let clicked = hands.call("browser", click).await;
         assert!(clicked.failed && clicked.text.contains("timed_out"), "{clicked:?}");
     };
@@ -369,7 +369,7 @@ async fn downloads_are_waited_for_and_told() {
     assert!(cut.contains("the download of cut.bin was cancelled or broke off"), "{cut}");
     // One that takes longer than the call goes on, and its end is told later.
     let mut late = at("late.bin");
-    late["timeout"] = json!(3);
+    late["timeout"] = json!(8);
     let late = hands.browser("open", late).await;
     assert!(late.contains("the download of late.bin still runs"), "{late}");
     hands.shell("touch finish; until [ -e downloads/late.bin ]; do sleep 0.05; done").await;
@@ -401,6 +401,7 @@ async fn scripts_may_wait_and_name_things_anew() {
         ("({ b: [await 3] })", r#"{"b":[3]}"#),
         ("(async () => 'inside')()", "inside"),
         ("undefined", "undefined"),
+        ("null", "null"),
     ] {
         assert_eq!(hands.script(script).await, value, "{script}");
     }

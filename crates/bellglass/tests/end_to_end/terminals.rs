@@ -174,7 +174,7 @@ async fn a_session_goes_on_whatever_is_left_of_its_screen_and_its_shell() {
         typed(r"printf '\033P'"),
         alive(),
         // A program that has the screen is killed.
-        typed("timeout -s KILL 0.5 vim -u NONE note.txt"),
+        typed("timeout -s KILL 2 vim -u NONE note.txt"),
         typed("seq 100"),
         // Names that its own loop uses.
         typed("printf() { false; }; read() { false; }; eval() { false; }; set -u; IFS=x"),

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use bellglass_protocol::tunnel::{ListeningPort, MAX_PORTS};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::answer::Answer;
 
@@ -70,15 +73,40 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Where somebody who wants to reach a port should try.
-pub(super) fn ways_to(port: u16) -> Vec<IpAddr> {
-    let mut ways = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    for (address, _) in listeners().into_keys().filter(|(_, other)| *other == port) {
-        if !address.is_unspecified() && !ways.contains(&address) {
-            ways.push(address);
+/// Where nearly all that listens can be reached.
+const USUAL: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// Other addresses of the sandbox at which a port is tried.
+const MOST_OTHERS: usize = 8;
+
+/// Connects to a port, at whichever of the sandbox's addresses somebody listens; at each for so long.
+pub(super) async fn reach(port: u16, patience: Duration) -> Option<TcpStream> {
+    for address in USUAL {
+        if let Some(stream) = dial(address, port, patience).await {
+            return Some(stream);
         }
     }
-    ways
+    // The kernel's tables may be long, so they are read only where nobody answered, and not here.
+    let others = tokio::task::spawn_blocking(move || others_that_listen(port)).await;
+    for address in others.unwrap_or_default() {
+        if let Some(stream) = dial(address, port, patience).await {
+            return Some(stream);
+        }
+    }
+    None
+}
+
+async fn dial(address: IpAddr, port: u16, patience: Duration) -> Option<TcpStream> {
+    timeout(patience, TcpStream::connect((address, port))).await.ok()?.ok()
+}
+
+fn others_that_listen(port: u16) -> Vec<IpAddr> {
+    let addresses = listeners().into_keys().filter(|(_, other)| *other == port);
+    let others = addresses.map(|(address, _)| address);
+    others
+        .filter(|address| !address.is_unspecified() && !USUAL.contains(address))
+        .take(MOST_OTHERS)
+        .collect()
 }
 
 /// Which program holds which socket.

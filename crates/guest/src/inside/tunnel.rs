@@ -58,15 +58,13 @@ pub(super) async fn connect(guest: &Arc<Guest>, wire: Wire, to: Inside) -> Resul
 }
 
 async fn dial(port: AppPort) -> Result<TcpStream, ToolError> {
-    for address in ports::ways_to(port.into()) {
-        let connecting = TcpStream::connect((address, port.into()));
-        if let Ok(Ok(stream)) = timeout(ACCEPTING, connecting).await {
-            // Whoever waits for an answer over there must not wait for more of it.
-            let _ = stream.set_nodelay(true);
-            return Ok(stream);
-        }
-    }
-    Err(failure("nothing_listens", format!("nothing in the sandbox listens on port {port}")))
+    let reached = timeout(2 * ACCEPTING, ports::reach(port.into(), ACCEPTING)).await;
+    let stream = reached.ok().flatten().ok_or_else(|| {
+        failure("nothing_listens", format!("nothing in the sandbox listens on port {port}"))
+    })?;
+    // Whoever waits for an answer over there must not wait for more of it.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
 }
 
 /// Passes bytes both ways until both sides have closed, or one has broken.

@@ -20,7 +20,7 @@ const LOOKING_AGAIN: Duration = Duration::from_millis(20);
 /// How long a download may take to begin that a page has given way to.
 const BEGINNING: Duration = Duration::from_secs(2);
 /// How long a page may take for what takes no time, before it counts as stuck.
-const ANSWERING: Duration = Duration::from_millis(1500);
+const ANSWERING: Duration = Duration::from_secs(4);
 /// The longest result of a script.
 const LONGEST_RESULT: usize = 60 << 10;
 /// What the browser keeps for scripts goes by this name until it is given back.
@@ -224,6 +224,7 @@ fn value(answer: &Value) -> Result<String, ToolError> {
     }
     let mut text = match &answer["result"]["value"] {
         Value::String(text) => text.clone(),
+        Value::Null if answer["result"]["subtype"] == "null" => "null".into(),
         Value::Null => answer["result"]["description"].as_str().unwrap_or("undefined").into(),
         other => other.to_string(),
     };

@@ -5,13 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use x11rb::connection::Connection as _;
-use x11rb::protocol::Event;
+use x11rb::connection::{Connection as _, RequestConnection as _};
 use x11rb::protocol::damage::{ConnectionExt as _, ReportLevel};
 use x11rb::protocol::xproto::{
     ChangeWindowAttributesAux, ConnectionExt as _, CreateWindowAux, EventMask, Rectangle, Window,
     WindowClass,
 };
+use x11rb::protocol::{Event, xtest};
 use x11rb::rust_connection::{DefaultStream, RustConnection};
 use x11rb::wrapper::ConnectionExt as _;
 
@@ -74,6 +74,8 @@ impl Display {
         let hidden = CreateWindowAux::new();
         connection.create_window(0, own, root, -1, -1, 1, 1, 0, class, 0, &hidden)?;
         connection.damage_query_version(1, 1)?.reply()?;
+        // The first click would have to ask for this and wait, where nobody may wait.
+        connection.extension_information(xtest::X11_EXTENSION_NAME)?;
         let damage = connection.generate_id()?;
         connection.damage_create(damage, root, ReportLevel::RAW_RECTANGLES)?;
         let properties = ChangeWindowAttributesAux::new().event_mask(EventMask::PROPERTY_CHANGE);

@@ -1,7 +1,7 @@
 //! The desktop of a sandbox: started when it is first needed, worked on natively over X11.
 //!
 //! Everything here blocks for moments only, on threads for such work; what waits looks whether the
-//! call was given up.
+//! call was given up. A plain click does not wait, so it needs no thread (`pointer.rs`).
 
 mod display;
 mod key_names;
@@ -44,7 +44,7 @@ const LOOKING: Duration = Duration::from_millis(5);
 /// How much longer than its time a call may take to notice that it is up.
 const SEIZED: Duration = Duration::from_secs(2);
 /// How long a window manager may take to do what it was told of.
-const FOLLOWING: Duration = Duration::from_secs(2);
+const FOLLOWING: Duration = Duration::from_secs(1);
 
 /// What a call says that has nothing else to say.
 const DONE: &str = "done";
@@ -139,8 +139,9 @@ async fn get(guest: &Arc<Guest>, screen: Screen) -> Result<Arc<Live>, ToolError>
         if let Some(broken) = live.take() {
             start::clear_away(&guest, &broken).await;
         }
-        let screen = *guest.desktop.screen.get_or_init(|| screen);
+        let screen = guest.desktop.screen.get().copied().unwrap_or(screen);
         let started = Arc::new(start::start(&guest, screen).await?);
+        let _ = guest.desktop.screen.set(screen);
         guest.desktop.shown.store(true, Ordering::Relaxed);
         *live = Some(started.clone());
         Ok(started)

@@ -12,6 +12,9 @@ use crate::inside::failure::failure;
 /// Printed text of one cell that the notebook keeps.
 const MOST_PRINTED: usize = 1 << 20;
 
+/// Results of one cell that the notebook keeps, in bytes: a loop that shows pictures must not fill the memory.
+const MOST_SHOWN: usize = 32 << 20;
+
 /// Rich forms that are worth more than text, best first.
 const RICH: [&str; 9] = [
     "image/png",
@@ -34,6 +37,7 @@ pub(super) struct Cell {
     /// Whether the code asked that its kernel end after it.
     pub(super) exits: bool,
     printed: usize,
+    shown: usize,
     /// Rich forms that are not among the attachments, since there were enough of them already.
     too_many: usize,
     /// Those that are too large for one.
@@ -67,7 +71,7 @@ impl Cell {
                 if kind == "execute_result" {
                     output["execution_count"] = content["execution_count"].clone();
                 }
-                self.outputs.push(output);
+                self.show(output);
                 text.map(|text| (OutputStream::Stdout, text))
             }
             "error" => {
@@ -120,6 +124,18 @@ impl Cell {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
+    fn show(&mut self, output: Value) {
+        if self.shown >= MOST_SHOWN {
+            return;
+        }
+        self.shown += size(&output["data"]) + size(&output["metadata"]);
+        self.outputs.push(if self.shown < MOST_SHOWN {
+            output
+        } else {
+            json!({"output_type": "stream", "name": "stderr", "text": "[further results were left out]\n"})
+        });
+    }
+
     fn print(&mut self, name: &str, text: &str) {
         if self.printed >= MOST_PRINTED {
             return;
@@ -168,6 +184,19 @@ impl Cell {
         }
         let plain = data.get("text/plain").and_then(Value::as_str)?;
         Some(format!("{}\n", without_colours(plain)))
+    }
+}
+
+/// About how much memory a value takes.
+fn size(value: &Value) -> usize {
+    const OF_ONE: usize = size_of::<Value>();
+    match value {
+        Value::String(text) => OF_ONE + text.len(),
+        Value::Array(values) => OF_ONE + values.iter().map(size).sum::<usize>(),
+        Value::Object(fields) => {
+            OF_ONE + fields.iter().map(|(name, value)| name.len() + size(value)).sum::<usize>()
+        }
+        _ => OF_ONE,
     }
 }
 

@@ -53,7 +53,8 @@ pub(super) async fn execute(
     let whole = async {
         let heard = watch.hear(kernel, cell, call).await;
         if matches!(heard, Finish::Done) && watch.printed >= MANY_WORDS {
-            drain(kernel, Some((cell, call))).await;
+            // The cell has ended: what it left running in the background may print for ever.
+            let _ = timeout(LOST_WORDS, drain(kernel, Some((cell, call)))).await;
         }
         heard
     };

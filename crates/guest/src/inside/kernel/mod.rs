@@ -22,7 +22,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Guest;
 use super::answer::Answer;
@@ -218,7 +218,7 @@ pub(super) async fn run(
         && let Some(kernel) = slot.kernel.as_mut()
     {
         // It ends by itself, after what the code wants done at its end.
-        let _ = timeout(INTERRUPTING, kernel.ended.wait_for(Option::is_some)).await;
+        let _ = timeout_at(deadline, kernel.ended.wait_for(Option::is_some)).await;
         end(guest, slot).await;
         notes.push(ENDED_ITSELF.into());
     }

@@ -6,8 +6,7 @@ use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::Until;
 use bellglass_protocol::wire::DATA_CHUNK;
 use regex::bytes::Regex;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::session::Session;
 use crate::inside::calls::Call;
@@ -153,11 +152,8 @@ async fn hear(
 pub(super) async fn open_port(port: Option<u16>) {
     let Some(port) = port else { return std::future::pending().await };
     loop {
-        for address in ports::ways_to(port) {
-            let tried = timeout(PORT_EVERY, TcpStream::connect((address, port))).await;
-            if matches!(tried, Ok(Ok(_))) {
-                return;
-            }
+        if ports::reach(port, PORT_EVERY).await.is_some() {
+            return;
         }
         sleep(PORT_EVERY).await;
     }

@@ -93,6 +93,9 @@ impl State {
     }
 }
 
+/// How long a shell that has left its loop waits until it is led back.
+const LED_BACK_AFTER: std::time::Duration = std::time::Duration::from_millis(10);
+
 fn new_screen() -> vt100::Parser {
     vt100::Parser::new(ROWS, COLUMNS, 0)
 }
@@ -103,8 +106,10 @@ impl Session {
         let broken = |error: io::Error| {
             failure("cannot_open_terminal", format!("no terminal can be made: {error}"))
         };
-        let token = token().map_err(broken)?;
-        let folder = private_folder().join(format!("session-{name}"));
+        let token = self::token().map_err(broken)?;
+        // Of its own also where one of the same name is still looked at by somebody.
+        let apart = self::token().map_err(broken)?;
+        let folder = private_folder().join(format!("session-{name}-{apart}"));
         let (pty, inner, terminal) = Pty::open().map_err(broken)?;
         let feed = Feed::prepare(folder, &token, &terminal).map_err(broken)?;
         let workspace = guest.workspace.path().to_path_buf();
@@ -203,7 +208,9 @@ impl Session {
                 return;
             }
             if self.take(&buffer[..count]) == Stray::Yes {
-                // An empty line brings the shell to its prompt again, and so back into the loop.
+                // An empty line brings the shell to its prompt again, and so back into the loop. Not at once:
+                // a shell that finds nothing there any more would come back as fast as it is sent.
+                tokio::time::sleep(LED_BACK_AFTER).await;
                 let _ = self.pty.write(b"\n").await;
             }
             self.changed.send_replace(());
