@@ -6,7 +6,7 @@
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, BufStream};
+use tokio::io::{AsyncRead, AsyncWrite, BufWriter};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 
@@ -23,8 +23,9 @@ pub enum End {
 /// Streams that one wire may carry at once.
 pub const MAX_STREAMS: usize = 256;
 
-/// A frame's head and body are written and read apart. What is smaller than this goes over the wire in one
-/// piece, so that nobody is woken for a head whose body is yet to come.
+/// A frame's head and body are written one after the other. What is smaller than this goes over the wire in
+/// one piece, so that nobody is woken for a head whose body is yet to come. What is read is not gathered: a
+/// flood of small frames would then be read on without a pause for others.
 const PIECE: usize = 8 << 10;
 
 /// Streams of the other side that wait to be taken. Past this, new ones are reset.
@@ -88,7 +89,7 @@ where
     let (arrivals, incoming) = mpsc::channel(INCOMING_BACKLOG);
     let mut driver = Driver {
         connection: yamux::Connection::new(
-            BufStream::with_capacity(PIECE, PIECE, io).compat(),
+            BufWriter::with_capacity(PIECE, io).compat(),
             config,
             mode,
         ),
@@ -101,7 +102,7 @@ where
 }
 
 struct Driver<T> {
-    connection: yamux::Connection<Compat<BufStream<T>>>,
+    connection: yamux::Connection<Compat<BufWriter<T>>>,
     openings: mpsc::Receiver<Opening>,
     /// The opening that waits for the connection to have room.
     next: Option<Opening>,

@@ -29,6 +29,8 @@ use bellglass_protocol::launch::{
     IdMapping, Kernel, LEAST_LANDLOCK, LaunchFailure, LaunchOrder, LaunchWord, Launched, Storage,
 };
 
+use rustix::event::{PollFd, PollFlags, poll};
+
 use crate::core_dumps;
 use syscalls::Stage as _;
 
@@ -76,6 +78,12 @@ fn say(report: &OwnedFd, word: &LaunchWord) {
     let _ = rustix::io::write(report.as_fd(), word.line().as_bytes());
 }
 
+fn nobody_hears(report: &OwnedFd) -> bool {
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut watched = [PollFd::new(report, PollFlags::empty())];
+    poll(&mut watched, Some(&now)).is_ok() && watched[0].revents().contains(PollFlags::ERR)
+}
+
 fn read_order() -> Result<Option<LaunchOrder>, Failed> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text).stage("read the launch order")?;
@@ -88,6 +96,10 @@ fn read_order() -> Result<Option<LaunchOrder>, Failed> {
 /// Makes the process, gives it its identity, and lets it build its cage.
 fn launch(order: &LaunchOrder, report: &OwnedFd) -> Result<Launched, Failed> {
     title::carry(&order.name).stage("take the sandbox's name")?;
+    if nobody_hears(report) {
+        // Whoever looked for this sandbox after its maker's end did not know it by its name yet.
+        exit(1);
+    }
     // Root of the host may also raise a lower limit; inside nobody may.
     core_dumps::forbid();
     let wire = listen(&order.wire)?;

@@ -20,6 +20,9 @@ use crate::backend::{BackendError, LONGEST_NAME};
 /// that does not answer.
 const TIME: Duration = Duration::from_secs(60);
 
+/// What a launcher and its process say is a few hundred bytes.
+const MOST_WORDS: usize = 64 << 10;
+
 /// A launcher that waits for its order. To start a program costs more than all namespaces together, and
 /// one that has got no order yet is nobody's: it holds nothing, and ends when its standard input does.
 #[derive(Default)]
@@ -197,9 +200,11 @@ impl Building {
 
     /// Takes what there is. Says whether anybody is left who could say more.
     fn hear(&mut self) -> io::Result<bool> {
-        match self.words.read_to_end(&mut self.heard) {
+        let room = MOST_WORDS - self.heard.len().min(MOST_WORDS);
+        match self.words.by_ref().take(room as u64).read_to_end(&mut self.heard) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
             Err(error) => Err(error),
+            Ok(_) if self.heard.len() >= MOST_WORDS => Err(io::Error::other("it says too much")),
             Ok(_) => Ok(false),
         }
     }
@@ -236,7 +241,11 @@ impl Unheard {
     fn into_error(self, name: &str) -> BackendError {
         match self {
             Self::Said(LaunchFailure { stage, error, pid }) => {
-                pid.and_then(Pid::from_raw).into_iter().for_each(take_away);
+                match pid.and_then(Pid::from_raw) {
+                    Some(pid) => take_away(pid),
+                    // The new process may have said so, whose number nobody told.
+                    None => kill_all_of(name),
+                }
                 BackendError::Launch { stage, error }
             }
             Self::Silent(error) => {

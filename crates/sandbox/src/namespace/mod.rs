@@ -214,6 +214,19 @@ enum Purpose {
     Later,
 }
 
+/// Why there is no sandbox, and what became of its processes.
+enum NotMade {
+    Gone(BackendError),
+    /// One of them does not end, so its ids and its traces stay its own.
+    Remains(BackendError),
+}
+
+impl From<BackendError> for NotMade {
+    fn from(error: BackendError) -> Self {
+        Self::Gone(error)
+    }
+}
+
 impl Shared {
     async fn turn_to_build(&self) -> SemaphorePermit<'_> {
         self.builders.acquire().await.expect("the semaphore is never closed")
@@ -227,18 +240,23 @@ impl Shared {
             self.remove(&order.name).map_err(BackendError::io("end an earlier sandbox"))?;
         }
         private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
-        let result = self.with_ids(|ids| self.launch(order, &folder, ids, purpose));
-        if result.is_err() {
-            self.remove_traces(&order.name);
-        }
-        result
+        self.with_ids(|ids| self.launch(order, &folder, ids, purpose)).map_err(|not_made| {
+            match not_made {
+                NotMade::Gone(error) => {
+                    self.remove_traces(&order.name);
+                    error
+                }
+                // A later sweep finds it by its traces.
+                NotMade::Remains(error) => error,
+            }
+        })
     }
 
     /// Takes ids for a sandbox; they come back if it is not made.
     fn with_ids(
         &self,
-        make: impl FnOnce(IdMapping) -> Result<Record, BackendError>,
-    ) -> Result<Record, BackendError> {
+        make: impl FnOnce(IdMapping) -> Result<Record, NotMade>,
+    ) -> Result<Record, NotMade> {
         let ids = self.ids.take().ok_or_else(|| {
             BackendError::Unsupported(
                 "no id range is left, or they cannot be registered below /run; let some sandboxes \
@@ -246,8 +264,8 @@ impl Shared {
                     .into(),
             )
         })?;
-        let result = self.suits_kernel(ids).and_then(|()| make(ids));
-        if result.is_err() {
+        let result = self.suits_kernel(ids).map_err(NotMade::from).and_then(|()| make(ids));
+        if matches!(result, Err(NotMade::Gone(_))) {
             self.ids.give_back(ids);
         }
         result
@@ -270,7 +288,7 @@ impl Shared {
         folder: &Path,
         ids: IdMapping,
         purpose: Purpose,
-    ) -> Result<Record, BackendError> {
+    ) -> Result<Record, NotMade> {
         let name = order.name.as_str();
         // One that has yet to start does so while the control groups are made.
         let launcher = self.launcher.take(&self.guest)?;
@@ -295,10 +313,13 @@ impl Shared {
         };
         if let Err(error) = made {
             // Nobody would find it again, and its ids are about to be another's.
-            if record.kill_and_wait().is_err() {
-                tracing::error!(sandbox = name, "a sandbox that was not made does not end");
-            }
-            return Err(error);
+            return Err(match record.kill_and_wait() {
+                Ok(()) => NotMade::Gone(error),
+                Err(still_there) => {
+                    tracing::error!(sandbox = name, %still_there, "a sandbox that was not made does not end");
+                    NotMade::Remains(error)
+                }
+            });
         }
         Ok(record)
     }

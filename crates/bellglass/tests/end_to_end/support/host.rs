@@ -57,15 +57,18 @@ pub(crate) fn processes_in(namespace: &PidNamespace) -> Vec<i32> {
     all_processes().filter(is_in).filter(|pid| !is_corpse(*pid)).collect()
 }
 
-/// The children of a process, those among them that are only corpses too; but for a launcher that waits for
-/// its order, since that is no part of any sandbox.
+/// The children of a process, those among them that are only corpses too; but for the launcher that waits for
+/// its order at each of the two backends, since that is no part of any sandbox.
 pub(crate) fn children_of(parent: i32) -> Vec<i32> {
     let children = all_processes().filter(|pid| parent_of(*pid) == Some(parent));
-    children.filter(|pid| !is_waiting_launcher(*pid)).collect()
+    let (waiting, others): (Vec<i32>, Vec<i32>) =
+        children.partition(|pid| is_waiting_launcher(*pid));
+    assert!(waiting.len() <= 2, "launchers are left: {waiting:?}");
+    others
 }
 
 /// Where a launcher will carry the name of its sandbox, one that waits has only room for it.
-pub(crate) fn is_waiting_launcher(pid: i32) -> bool {
+fn is_waiting_launcher(pid: i32) -> bool {
     let arguments = arguments_of(pid);
     let name = arguments.as_deref().and_then(|line| line.strip_prefix("bellglass-guest\0"));
     name.is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte == b'-'))
