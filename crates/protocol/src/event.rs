@@ -288,41 +288,75 @@ impl EventBody {
             Self::Unknown(record) => record.kind(),
         }
     }
+
+    /// Whether a newer program said something here about where the job stands, in a way that cannot be read.
+    /// Nobody who meets this may go on with the job.
+    pub fn is_misread(&self) -> bool {
+        matches!(self, Self::Unknown(record) if is_decisive(record))
+    }
 }
 
-/// The kinds that say where a job stands. A kind that is new is never one of these: a job about which such a thing
-/// is to be said needs newer workers, and the store knows that.
-const DECISIVE: [&str; 25] = [
+/// Every kind that this program knows. A kind that is new is not decisive: a job about which something decisive is
+/// to be said in a new word needs newer workers, and the store knows that.
+const KNOWN: [&str; 43] = [
     "scheduled",
     "claimed",
+    "released",
     "sandbox.ready",
     "sandbox.lost",
     "checkpoint.stored",
     "checkpoint.skipped",
     "restore.requested",
     "workspace.restored",
+    "restore.failed",
     "step.started",
+    "step.output",
     "step.finished",
+    "network.connection",
     "model.answered",
+    "model.failed",
     "tool.answered",
+    "mcp.connected",
     "tool.started",
+    "tool.used",
+    "file.written",
+    "file.deleted",
+    "live.opened",
+    "desktop.taken",
+    "desktop.returned",
     "approval.requested",
     "approval.decided",
+    "model.said",
+    "memory.kept",
+    "memory.recalled",
+    "plan.updated",
     "question.asked",
     "message.received",
     "paused",
     "resumed",
+    "model.nudged",
     "context.compacted",
     "task.finished",
     "network.changed",
     "cancel.requested",
+    "result.stored",
     "concluded",
     "finished",
 ];
 
+/// The kinds that only tell somebody who looks on: no worker does anything else because of one.
+const HARMLESS: [&str; 6] = [
+    "step.output",
+    "network.connection",
+    "mcp.connected",
+    "live.opened",
+    "model.said",
+    "plan.updated",
+];
+
 /// Whether nobody who cannot read the record may go on with the job.
-pub(crate) fn is_decisive(record: &UnknownRecord) -> bool {
-    DECISIVE.contains(&record.kind())
+fn is_decisive(record: &UnknownRecord) -> bool {
+    KNOWN.contains(&record.kind()) && !HARMLESS.contains(&record.kind())
 }
 
 /// Why a workspace was restored.
@@ -382,4 +416,38 @@ pub struct JobError {
     /// A stable word such as `time_limit`.
     pub code: String,
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names that serde knows, as they stand in this very file.
+    fn names() -> Vec<&'static str> {
+        let source = include_str!("event.rs");
+        let (_, kinds) = source.split_once("pub enum EventBody {").unwrap();
+        let (kinds, _) = kinds.split_once("impl EventBody {").unwrap();
+        let lines = kinds.lines().map(str::trim);
+        lines
+            .filter_map(|line| line.strip_prefix("#[serde(rename = \"")?.strip_suffix("\")]"))
+            .collect()
+    }
+
+    #[test]
+    fn every_kind_is_known_and_decisive_unless_it_is_said_to_be_harmless() {
+        assert_eq!(KNOWN.as_slice(), names());
+        for kind in HARMLESS {
+            assert!(KNOWN.contains(&kind), "{kind}");
+        }
+        let unknown = |kind: &str| {
+            let fields = serde_json::json!({ "type": kind, "moon": "full" });
+            let record = UnknownRecord::new(fields.as_object().unwrap().clone());
+            EventBody::Unknown(record.unwrap())
+        };
+        for kind in KNOWN {
+            assert_eq!(unknown(kind).is_misread(), !HARMLESS.contains(&kind), "{kind}");
+        }
+        assert!(!unknown("weather.changed").is_misread());
+        assert!(!EventBody::Paused { by: "ada".into() }.is_misread());
+    }
 }

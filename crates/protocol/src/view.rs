@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::approval::{Approval, Wish};
 use crate::checkpoint::Changes;
-use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary, is_decisive};
+use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
 use crate::id::{Generation, JobId};
 use crate::job::{JobSpec, Work};
 use crate::model::{PlanStep, UsageTotal};
@@ -338,7 +338,7 @@ impl JobView {
             | EventBody::RestoreRequested { .. }
             | EventBody::RestoreFailed { .. }
             | EventBody::WorkspaceRestored { .. } => {}
-            EventBody::Unknown(record) => self.misread |= is_decisive(record),
+            EventBody::Unknown(_) => self.misread |= event.body.is_misread(),
             EventBody::ToolUsed { .. }
             | EventBody::FileWritten { .. }
             | EventBody::FileDeleted { .. } => self.losses_without_progress = 0,

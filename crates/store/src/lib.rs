@@ -83,6 +83,13 @@ pub trait Store: access::Access + Send + Sync + 'static {
     /// carry out.
     async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError>;
 
+    /// Leaves a job to newer programs, as its holder: no program that can do only what this one can claims it
+    /// again. Refused with [`StoreError::StaleGeneration`] if the job was claimed again since. Nothing happens
+    /// where newer programs cannot work beside this one.
+    async fn leave_to_newer(&self, _job: JobId, _generation: Generation) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Makes known at which address a worker can be asked for what runs with it, or that it cannot.
     async fn announce_worker(
         &self,

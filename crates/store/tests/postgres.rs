@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bellglass_protocol::event::EndStatus;
-use bellglass_protocol::id::JobId;
+use bellglass_protocol::event::{EndStatus, EventBody};
+use bellglass_protocol::id::{Generation, JobId};
 use bellglass_protocol::view::JobStatus;
 use bellglass_store::access::{Access as _, Role, Token, TokenHash};
 use bellglass_store::{PostgresStore, Store as _, StoreError};
@@ -133,7 +133,26 @@ async fn jobs_that_need_a_newer_program_are_left_to_it() {
     assert_eq!(store.request_cancel(new, "me").await.unwrap(), JobStatus::Cancelled);
     needs(old, Some(0)).await;
     assert_eq!(store.held_by(&worker("w")).await.unwrap(), [old]);
-    assert_eq!(claim().await.unwrap().unwrap().view.job_id, old);
+    let claimed = claim().await.unwrap().unwrap();
+    assert_eq!(claimed.view.job_id, old);
+    // Its holder finds that it is not for programs of this version, as far as it still is its holder.
+    let before = Generation(claimed.generation.0 - 1);
+    let refused = store.leave_to_newer(old, before).await.unwrap_err();
+    assert!(matches!(refused, StoreError::StaleGeneration), "{refused}");
+    store.leave_to_newer(old, claimed.generation).await.unwrap();
+    assert!(claim().await.unwrap().is_none());
+    // What is written about it afterwards does not take that back.
+    let released = EventBody::Released { generation: claimed.generation };
+    store.append(old, claimed.generation, vec![released]).await.unwrap();
+    assert!(claim().await.unwrap().is_none());
+    // Nor is what a job needs ever made less.
+    needs(old, Some(7)).await;
+    store.leave_to_newer(old, claimed.generation).await.unwrap();
+    let question = "SELECT needs FROM jobs WHERE id = $1";
+    let mut looker = database.connect().await;
+    let found: Option<i32> =
+        sqlx::query_scalar(question).bind(old.uuid()).fetch_one(&mut looker).await.unwrap();
+    assert_eq!(found, Some(7));
 }
 
 #[tokio::test(flavor = "multi_thread")]

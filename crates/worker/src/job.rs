@@ -47,9 +47,7 @@ pub(crate) async fn run_job(
     let log = JobLog::new(shared.store.clone(), claimed).heeding(stop.clone());
     let spec = log.look(|view| view.spec.clone());
     if log.look(|view| view.misread) {
-        // It is not for us. Our lease runs out unrenewed, so that nobody is asked again and again.
-        tracing::warn!(job = %log.job, "the job's log can only be read by a newer program");
-        return log.release().await;
+        return leave(&log, StopReason::Misread).await;
     }
     if log.look(|view| view.cancel_requested) {
         stop.stop(StopReason::Cancelled);
@@ -116,6 +114,10 @@ pub(crate) async fn leave(log: &JobLog, reason: StopReason) -> Result<(), StoreE
     tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
     match reason {
         StopReason::ShuttingDown => log.release().await,
+        StopReason::Misread => {
+            tracing::warn!(job = %log.job, "the job's log can only be read by a newer program");
+            log.leave_to_newer().await
+        }
         // Somebody else holds it, and what we would write is refused.
         StopReason::LeaseLost | StopReason::Cancelled | StopReason::TimeLimit => Ok(()),
     }
@@ -302,6 +304,9 @@ async fn work(
 ) -> Result<Worked, StoreError> {
     // A wish to cancel, or a new policy, that came between the claim and now was heard by nobody.
     let now = shared.store.job(log.job).await?;
+    if now.misread {
+        return Ok(Worked::Ended(Ending::Stopped(stop.leave_to_newer())));
+    }
     if now.cancel_requested {
         stop.stop(StopReason::Cancelled);
     }

@@ -106,6 +106,18 @@ impl JobLog {
         self.append(vec![EventBody::Released { generation: self.generation }]).await
     }
 
+    /// Lets go of the job because only newer programs can go on with it.
+    pub(crate) async fn leave_to_newer(&self) -> Result<(), StoreError> {
+        // In this order, so that a process which ends in between has not left it to its own kind.
+        self.store.leave_to_newer(self.job, self.generation).await?;
+        self.release().await
+    }
+
+    /// Stops the job where it stands, to be left to newer programs.
+    pub(crate) fn stop_as_misread(&self) {
+        self.stop.leave_to_newer();
+    }
+
     /// Looks at the job as it stands by what was written under this claim.
     pub(crate) fn look<T>(&self, at: impl FnOnce(&JobView) -> T) -> T {
         at(&self.lock().view)

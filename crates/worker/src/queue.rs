@@ -179,9 +179,18 @@ impl Worker {
         let mut kept = Vec::new();
         for job in store.held_by(name).await? {
             let Ok(slot) = slots.clone().try_acquire_owned() else { break };
-            if let Some(claimed) = store.claim_own(name, job, self.settings.lease).await? {
-                kept.push(job);
-                self.take_on(claimed, slot, jobs);
+            match store.claim_own(name, job, self.settings.lease).await {
+                Ok(Some(claimed)) => {
+                    kept.push(job);
+                    self.take_on(claimed, slot, jobs);
+                }
+                Ok(None) => {}
+                Err(StoreError::Corrupt(reason)) => {
+                    // Its lease runs out unrenewed: given back now, it would be claimed again at once.
+                    tracing::error!(%job, reason, "a job of ours cannot be read");
+                    kept.push(job);
+                }
+                Err(error) => return Err(error),
             }
         }
         store.release_leases_but(name, &kept).await

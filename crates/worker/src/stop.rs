@@ -16,6 +16,9 @@ pub(crate) enum StopReason {
     LeaseLost,
     /// This process ends. The job is left as it is, for whoever takes it up.
     ShuttingDown,
+    /// A newer program said something about the job that cannot be read here. The job is left as it is, for
+    /// programs that can.
+    Misread,
 }
 
 impl StopReason {
@@ -48,6 +51,12 @@ impl StopSwitch {
             }
             replaces
         });
+    }
+
+    /// Has the job left to newer programs. Returns why it stops, which may be an earlier reason to let go of it.
+    pub(crate) fn leave_to_newer(&self) -> StopReason {
+        self.stop(StopReason::Misread);
+        self.reason().unwrap_or(StopReason::Misread)
     }
 
     pub(crate) fn reason(&self) -> Option<StopReason> {
@@ -89,7 +98,7 @@ impl StopSwitch {
 
 #[cfg(test)]
 mod tests {
-    use super::StopReason::{Cancelled, LeaseLost, ShuttingDown, TimeLimit};
+    use super::StopReason::{Cancelled, LeaseLost, Misread, ShuttingDown, TimeLimit};
     use super::*;
 
     #[test]
@@ -99,6 +108,7 @@ mod tests {
             (&[Cancelled, ShuttingDown], ShuttingDown),
             (&[LeaseLost, Cancelled], LeaseLost),
             (&[LeaseLost, ShuttingDown], LeaseLost),
+            (&[Cancelled, Misread, ShuttingDown], Misread),
         ] {
             let switch = StopSwitch::new();
             reasons.iter().for_each(|reason| switch.stop(*reason));

@@ -100,6 +100,8 @@ impl WayOut {
     async fn catch_up(&self, guest: &GuestClient) {
         let job = self.log.job;
         let applied = match self.shared.store.job(job).await {
+            // What it may reach now may be what cannot be read.
+            Ok(view) if view.misread => return self.log.stop_as_misread(),
             Ok(view) => self.apply(guest, view.network).await,
             Err(error) => {
                 tracing::error!(%job, %error, "cannot read what the job may reach now");

@@ -222,6 +222,10 @@ impl<'a> JobWorld<'a> {
     async fn page_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
         let log = &self.hands.log;
         let page = self.past.events_after(&*log.store, log.job, seq, PAGE).await?;
+        // Whoever does not know what the mind would hear must not let it decide, whichever log it stands in.
+        if page.iter().any(|placed| placed.event.body.is_misread()) {
+            return Err(HandsError::Stopped(self.hands.stop.leave_to_newer()));
+        }
         for Placed { event, job, seq } in &page {
             match &event.body {
                 EventBody::StepFinished { n, .. } => _ = self.ends.insert(*n, (*job, *seq)),

@@ -88,6 +88,26 @@ impl NewerProgram {
             .unwrap();
     }
 
+    /// How much a worker must be able to do that takes the job up.
+    pub(crate) async fn needed(&mut self, job: &str) -> Option<i32> {
+        let job: JobId = job.parse().unwrap();
+        sqlx::query_scalar("SELECT needs FROM jobs WHERE id = $1")
+            .bind(job.uuid())
+            .fetch_one(&mut self.0)
+            .await
+            .unwrap()
+    }
+
+    /// Makes the job nobody's, as if much time had gone by.
+    pub(crate) async fn let_lease_run_out(&mut self, job: &str) {
+        let job: JobId = job.parse().unwrap();
+        sqlx::query("UPDATE jobs SET lease_until = 0 WHERE id = $1")
+            .bind(job.uuid())
+            .execute(&mut self.0)
+            .await
+            .unwrap();
+    }
+
     /// Adds something to the audit log. Returns its line.
     pub(crate) async fn note(&mut self, fields: Value) -> String {
         let mut transaction = self.0.begin().await.unwrap();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::deployment::{Deployment, until};
 use crate::newer::{NewerProgram, verified};
 use crate::support::{Client, archive, shell, text, wait_for_go};
-use crate::verdict::judge;
+use crate::verdict::{judge, judge_job};
 
 fn weather() -> Value {
     json!({ "type": "weather.changed", "to": { "sky": ["rain", 0.5, null] }, "by": "ada" })
@@ -81,6 +81,8 @@ async fn events_of_a_newer_program_stand_in_nobodys_way() {
     deployment.start_worker(dead);
     deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
     deployment.stop();
+    // Not the other, behind whose end something stands.
+    judge_job(&deployment.store().await, job.parse().unwrap()).await;
 }
 
 /// A job of a newer program, with what this one does not know at every place where there may be something.
@@ -137,16 +139,41 @@ async fn a_worker_that_cannot_read_where_a_job_stands_hands_it_back() {
     let ready =
         newer.write(&job, json!({ "type": "sandbox.ready", "report": "on the moon" })).await;
     newer.needs_nothing_new(&job).await;
-    // Twice, so that it was nobody's in between.
-    let mut events = client.events(&job).await;
-    for generation in 1..=2 {
-        let released = events.until(|event| event["type"] == "released").await;
-        assert_eq!(released["generation"], generation);
-    }
+    let released = client.wait_for(&job, "released").await;
+    assert_eq!(released["generation"], 1);
+    is_left_to_newer(&client, &mut newer, &job).await;
     let log = client.log(&job).await;
-    let others = ["scheduled", "claimed", "released"].map(|kind| format!("\"type\":\"{kind}\""));
-    for line in log.lines().filter(|line| *line != ready) {
-        assert!(others.iter().any(|kind| line.contains(kind)), "{line}");
-    }
+    let known = log.lines().filter(|line| *line != ready);
+    let kinds: Vec<Value> = known.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = kinds.iter().map(|event| text(event, "type")).collect();
+    assert_eq!(kinds, ["scheduled", "claimed", "released"]);
     is_shown(&client, &job, "running").await;
+}
+
+/// Whether no worker of this version takes a job up that it let go of, though it is nobody's.
+async fn is_left_to_newer(client: &Client, newer: &mut NewerProgram, job: &str) {
+    assert_eq!(newer.needed(job).await, Some(1));
+    let log = client.log(job).await;
+    newer.let_lease_run_out(job).await;
+    // Whoever claims takes the best job first, and that would have been the other.
+    let later = client.run(&json!({ "steps": [shell("true")] })).await;
+    assert_eq!(later["status"], "completed", "{later:#}");
+    assert_eq!(client.log(job).await, log);
+}
+
+#[tokio::test]
+async fn a_worker_that_meets_something_new_about_its_own_job_goes_no_further() {
+    let deployment = Deployment::start(1, 1, "");
+    let client = deployment.servers[0].client.clone();
+    let mut newer = NewerProgram::start(&deployment).await;
+    let steps = [wait_for_go(), shell("true")];
+    let job = client.submit(&json!({ "steps": steps, "priority": 50 })).await;
+    client.wait_for_step(&job, "step.started", 1).await;
+    newer.write(&job, json!({ "type": "network.changed", "network": "the moon's" })).await;
+    client.put_file(&job, "go", "").await;
+    client.wait_for(&job, "released").await;
+    is_left_to_newer(&client, &mut newer, &job).await;
+    let log = client.log(&job).await;
+    assert_eq!(log.matches("\"type\":\"step.started\"").count(), 1, "{log}");
+    assert_eq!(client.job(&job).await["status"], "running");
 }

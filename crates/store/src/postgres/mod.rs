@@ -209,6 +209,10 @@ impl Store for PostgresStore {
         patiently(|| workers::held_by(&self.readers.short, worker)).await
     }
 
+    async fn leave_to_newer(&self, job: JobId, generation: Generation) -> Result<(), StoreError> {
+        patiently(|| workers::leave_to_newer(&self.readers.asides, job, generation)).await
+    }
+
     async fn announce_worker(
         &self,
         worker: &WorkerId,

@@ -153,7 +153,7 @@ pub(super) struct Pools {
     pub(super) claims: PgPool,
     /// For the question whether the database answers.
     pub(super) ping: PgPool,
-    /// For small writes that are about no job.
+    /// For small writes that add to no log.
     pub(super) asides: PgPool,
 }
 

@@ -138,8 +138,10 @@ pub(super) async fn lock(
     query.fetch_all(connection).await?.iter().map(read_row).collect()
 }
 
-/// What this program can carry out. It is raised together with what a job may ask for; jobs that need more are
-/// left to newer programs, which may run beside this one during an upgrade.
+/// What this program can carry out. It is raised together with what a job may ask for, and with every new form of
+/// an event that says where a job stands: a worker which meets such a form leaves the job to whoever is able to do
+/// more than itself. Jobs that need more are left to newer programs, which may run beside this one during an
+/// upgrade.
 pub(super) const ABILITY: i32 = 0;
 
 /// The best jobs that nobody holds, best first: waiting ones, and those whose lease has run out,

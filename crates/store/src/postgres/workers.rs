@@ -1,6 +1,6 @@
 //! Which workers there are, where they can be asked, and what they hold.
 
-use bellglass_protocol::id::{JobId, WorkerId};
+use bellglass_protocol::id::{Generation, JobId, WorkerId};
 use jiff::Timestamp;
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -19,6 +19,25 @@ pub(super) async fn held_by(readers: &PgPool, worker: &WorkerId) -> Result<Vec<J
     .fetch_all(readers)
     .await?;
     Ok(jobs.into_iter().map(JobId::from).collect())
+}
+
+/// Says that the job needs more than this program is able to do. The writer never writes this column, so the two
+/// do not undo each other's work; asked twice, it is the same.
+pub(super) async fn leave_to_newer(
+    asides: &PgPool,
+    job: JobId,
+    generation: Generation,
+) -> Result<(), StoreError> {
+    let left = sqlx::query(
+        "UPDATE jobs SET needs = greatest(coalesce(needs, 0), $3) \
+         WHERE id = $1 AND generation = $2",
+    )
+    .bind(job.uuid())
+    .bind(i64::from(generation.0))
+    .bind(ABILITY + 1)
+    .execute(asides)
+    .await?;
+    if left.rows_affected() == 0 { Err(StoreError::StaleGeneration) } else { Ok(()) }
 }
 
 pub(super) async fn announce(

@@ -56,7 +56,8 @@ async fn fold(
     Ok(view)
 }
 
-/// Answers from the job's row and two lines of its log at the most.
+/// Answers from the job's row and two lines of its log at the most, beside those that a newer program put behind
+/// its end.
 pub(super) async fn outline(readers: &SqlitePool, job: JobId) -> Result<JobOutline, StoreError> {
     let row = sqlx::query(rows::ONE).bind(job.to_string()).fetch_optional(readers).await?;
     let row = rows::read_row(&row.ok_or(StoreError::NotFound(job))?)?;
@@ -71,7 +72,8 @@ pub(super) async fn outline(readers: &SqlitePool, job: JobId) -> Result<JobOutli
     reading::outline(row, result, end)
 }
 
-/// The end of a job that has ended: its last event, but for what only a newer program could write after it.
+/// The end of a job that has ended: its last event, but for what only a newer program could write after it. That
+/// is read line by line, since there is hardly ever any.
 async fn end(readers: &SqlitePool, job: JobId, last: u64) -> Result<EventBody, StoreError> {
     let mut seq = last;
     loop {
