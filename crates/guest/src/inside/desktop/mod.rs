@@ -329,8 +329,9 @@ impl Live {
                 return Ok(waited(still, "the screen stands still"));
             }
             Windows => return self.windows(),
-            FocusWindow => windows::focus(display, call.window.unwrap_or_default())
-                .and_then(|()| self.let_manager_follow()),
+            FocusWindow => {
+                windows::focus(display, call.window.unwrap_or_default(), Instant::now() + FOLLOWING)
+            }
             MoveWindow => {
                 let (x, y) = self.place(call.to_x, call.to_y);
                 windows::move_to(display, call.window.unwrap_or_default(), x, y)

@@ -57,14 +57,22 @@ pub(super) fn area(display: &Display, window: Window) -> Done<Area> {
     })
 }
 
-pub(super) fn focus(display: &Display, window: Window) -> Done<()> {
+/// Asks the window manager to let this window have the keyboard, and waits until it has, or the time is up:
+/// some windows want none.
+pub(super) fn focus(display: &Display, window: Window, until: Instant) -> Done<()> {
+    const LOOKING_AGAIN: Duration = Duration::from_millis(1);
     area(display, window)?;
     const FROM_A_PAGER: u32 = 2;
     let kind = display.atoms._NET_ACTIVE_WINDOW;
     let message = ClientMessageEvent::new(32, window, kind, [FROM_A_PAGER, 0, 0, 0, 0]);
     let mask = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
     display.connection.send_event(false, display.root, mask, message)?;
-    display.settle()
+    display.settle()?;
+    // The manager hears that a window has the keyboard only after it gave it to it.
+    while numbers(display, kind, 1)?.first() != Some(&window) && Instant::now() < until {
+        std::thread::sleep(LOOKING_AGAIN);
+    }
+    Ok(())
 }
 
 pub(super) fn move_to(display: &Display, window: Window, x: i16, y: i16) -> Done<()> {
