@@ -290,7 +290,7 @@ async fn a_page_that_is_stuck_is_freed_or_replaced() {
     let server = TestServer::start();
     let hands = served(&server, &[("loops.html", LOOPS), ("index.html", SECOND)]).await;
     let stick = async |name: &str| {
-        let click = json!({ "action": "click", "name": name, "timeout": 10 });
+        let click = json!({ "action": "click", "name": name, "timeout": 6 });
         let clicked = hands.call("browser", click).await;
         assert!(clicked.failed && clicked.text.contains("timed_out"), "{clicked:?}");
     };
