@@ -67,11 +67,12 @@ impl Ours {
         }
     }
 
-    /// Nothing is being made when this returns.
+    /// Nothing is being made when this returns, nor started: a launcher that waits is there again too.
     pub(crate) async fn until_one_waits(&self) {
         while self.pool.as_ref().is_some_and(|pool| pool.waiting() == 0) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
     pub(crate) fn order(&self) -> SandboxOrder {
