@@ -72,7 +72,11 @@ impl Ours {
         while self.pool.as_ref().is_some_and(|pool| pool.waiting() == 0) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // Kept awake meanwhile, as each peer finds the machine after the one before it.
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(5) {
+            tokio::task::yield_now().await;
+        }
     }
 
     pub(crate) fn order(&self) -> SandboxOrder {
