@@ -1,6 +1,5 @@
 // How the page is tested: pure parts for themselves, everything else in a real browser over the real
-// server with real sandboxes. A test that fails now and then is a fault, so nothing is tried twice; but for
-// CI, where a second try tells such a fault from one that is always there, and the list names it as flaky.
+// server with real sandboxes. Nothing is tried twice: a test that fails now and then is a fault.
 
 import { existsSync } from "node:fs";
 import { defineConfig } from "@playwright/test";
@@ -15,7 +14,7 @@ export default defineConfig({
   outputDir: "test-results",
   fullyParallel: true,
   forbidOnly: true,
-  retries: process.env["CI"] ? 1 : 0,
+  retries: 0,
   workers: 2,
   timeout: 90_000,
   expect: { timeout: 20_000 },
