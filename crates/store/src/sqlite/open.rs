@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -135,8 +135,11 @@ async fn make_ours(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// How long whoever is about to start another program may hold the lock of one that was killed meanwhile.
+const LET_GO: Duration = Duration::from_millis(500);
+
 /// Takes the lock file beside the database. The system lets go of it when the process ends,
-/// however it ends.
+/// however it ends, and a moment later if it was just starting another program.
 fn take_lock(path: &Path) -> Result<File, StoreError> {
     let lock_path = beside(path, ".lock");
     let lock = OpenOptions::new()
@@ -145,10 +148,16 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         .mode(0o600)
         .open(&lock_path)
         .map_err(file_error("create", &lock_path))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(StoreError::InUse(lock_path)),
-        Err(TryLockError::Error(error)) => Err(file_error("lock", &lock_path)(error)),
+    let began = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LET_GO => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse(lock_path)),
+            Err(TryLockError::Error(error)) => return Err(file_error("lock", &lock_path)(error)),
+        }
     }
 }
 
@@ -206,4 +215,23 @@ fn file_error<'a>(
     path: &'a Path,
 ) -> impl FnOnce(io::Error) -> StoreError + 'a {
     move |source| StoreError::File { action, path: path.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_let_go_in_a_moment_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("jobs.db");
+        let held = take_lock(&path).unwrap();
+        assert!(matches!(take_lock(&path), Err(StoreError::InUse(_))));
+        let letting_go = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(held);
+        });
+        take_lock(&path).unwrap();
+        letting_go.join().unwrap();
+    }
 }

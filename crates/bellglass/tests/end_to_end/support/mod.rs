@@ -79,8 +79,10 @@ impl TestServer {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.process = Some(child);
-        let announced: Value = serde_json::from_str(&line)
-            .unwrap_or_else(|_| panic!("the server did not start; it said {line:?}"));
+        let announced: Value = serde_json::from_str(&line).unwrap_or_else(|_| {
+            let log = fs::read_to_string(self.log()).unwrap_or_default();
+            panic!("the server did not start; it said {line:?}, and in its log {log}")
+        });
         self.client = Client::new(announced["listening"].as_str().unwrap().to_owned());
     }
 
