@@ -16,6 +16,9 @@ export interface LogLine {
   text: string;
 }
 
+/** Milliseconds. More often than this nobody sees anything new. */
+const FRAME = 16;
+
 export class LiveJob {
   view = $state<JobView>();
   problem = $state.raw<Problem>();
@@ -38,6 +41,7 @@ export class LiveJob {
   #waiting: string[] = [];
   #timer: ReturnType<typeof setTimeout> | undefined;
   #received = 0;
+  #drawn = 0;
 
   constructor(id: string) {
     this.id = id;
@@ -90,12 +94,14 @@ export class LiveJob {
     if (event.seq !== this.#received + 1) throw new Error("an event is missing");
     this.#received = event.seq;
     this.#waiting.push(data);
-    // A long history comes in thousands of events; each for itself would be drawn for itself.
-    this.#timer ??= setTimeout(() => this.#draw(), 16);
+    // A long history comes in thousands of events; each for itself would be drawn for itself. What comes
+    // after a pause is shown at once.
+    this.#timer ??= setTimeout(() => this.#draw(), this.#drawn + FRAME - performance.now());
   }
 
   #draw(): void {
     this.#timer = undefined;
+    this.#drawn = performance.now();
     const waiting = this.#waiting;
     this.#waiting = [];
     for (const text of waiting) {
