@@ -138,13 +138,18 @@ impl GuestConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaunchWord {
-    /// By the launcher: there is a process, and it builds its cage.
+    /// By the launcher: there is a process of this id, which waits for the word to go.
+    Made { pid: i32 },
+    /// By the launcher: that process builds its cage.
     Launched(Launched),
     /// By that process: the cage stands.
     Ready,
     /// By either of them.
     Failed(LaunchFailure),
 }
+
+/// Follows the line with the order, once what the order speaks of is there.
+pub const GO: &[u8] = b"go\n";
 
 /// What the launcher says of the guest that is on its way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,10 +170,6 @@ pub struct LaunchFailure {
     /// What was being done, such as `mount the overlay`.
     pub stage: String,
     pub error: String,
-    /// The process that was to become the guest, if there is one and the launcher says this. It was killed
-    /// and belongs to whoever started the launcher, who must take it away.
-    #[serde(default)]
-    pub pid: Option<i32>,
 }
 
 impl LaunchWord {

@@ -23,7 +23,8 @@ pub trait Backend: Send + Sync + 'static {
 
     fn level(&self) -> IsolationLevel;
 
-    /// Makes a sandbox. When this returns an error, nothing of it is left.
+    /// Makes a sandbox, whose guest may still be on its way. When this returns an error, nothing of it is
+    /// left.
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError>;
 
     /// Makes a sandbox ahead of its job, under a name of its own; none if this backend cannot.
@@ -83,6 +84,14 @@ pub trait PreparedSandbox: Send + Sync {
 pub trait RunningSandbox: Send + Sync {
     /// A byte stream to the guest. A new one replaces the one before.
     async fn connect(&self) -> Result<Box<dyn WireStream>, BackendError>;
+
+    /// Says that the guest has answered, so that nothing is kept any more that its start needed.
+    fn greeted(&self) {}
+
+    /// Why the guest cannot be reached, if it never came and that is known.
+    async fn failure(&self) -> Option<BackendError> {
+        None
+    }
 
     /// A way to sockets inside that does not lead through the guest, where there is one.
     fn side_door(&self) -> Option<SideDoor> {

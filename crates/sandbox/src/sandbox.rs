@@ -7,8 +7,10 @@ use bellglass_protocol::report::SandboxReport;
 use crate::backend::{Backend, BackendError, Relief, RunningSandbox, SandboxName, SandboxOrder};
 use crate::client::{ClientError, GuestClient};
 
-/// How long a guest may take from its start to its greeting.
+/// How long a guest may take to greet.
 const GREETING_TIME: Duration = Duration::from_secs(20);
+/// The same where its cage has yet to be built: on a slow file system, or with little processor time.
+const STARTING_TIME: Duration = Duration::from_secs(80);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
@@ -16,8 +18,8 @@ pub enum SandboxError {
     Backend(#[from] BackendError),
     #[error("the guest could not be reached: {0}")]
     Guest(#[from] ClientError),
-    #[error("the guest did not greet within {} s", GREETING_TIME.as_secs())]
-    NoGreeting,
+    #[error("the guest did not greet within {} s", .0.as_secs())]
+    NoGreeting(Duration),
     #[error("the sandbox is not what it is claimed to be: {}", failures(.0))]
     NotSealed(Box<SandboxReport>),
 }
@@ -37,7 +39,7 @@ impl Sandbox {
         image: &str,
     ) -> Result<Self, SandboxError> {
         let running = backend.start(order).await?;
-        Self::greet(backend, running, image).await
+        Self::greet(backend, running, image, STARTING_TIME).await
     }
 
     /// Takes up a sandbox that an earlier process of ours left running.
@@ -47,7 +49,7 @@ impl Sandbox {
         image: &str,
     ) -> Result<Option<Self>, SandboxError> {
         match backend.find(name).await? {
-            Some(running) => Self::greet(backend, running, image).await.map(Some),
+            Some(running) => Self::greet(backend, running, image, GREETING_TIME).await.map(Some),
             None => Ok(None),
         }
     }
@@ -56,36 +58,47 @@ impl Sandbox {
         backend: &dyn Backend,
         running: Box<dyn RunningSandbox>,
         image: &str,
+        time: Duration,
     ) -> Result<Self, SandboxError> {
         let greeting = async {
             let wire = running.connect().await?;
             let (guest, probe) = GuestClient::connect(wire).await?;
             Ok((guest.with_side_door(running.side_door()), probe))
         };
-        let greeted = tokio::time::timeout(GREETING_TIME, greeting).await;
-        let sealed = greeted.unwrap_or(Err(SandboxError::NoGreeting)).and_then(|(guest, probe)| {
-            let set_up = running.set_up();
-            let report = SandboxReport {
-                backend: backend.name().into(),
-                isolation: backend.level(),
-                image: image.into(),
-                start: set_up.start,
-                enforced: set_up.enforced,
-                missing: set_up.missing,
-                checks: running.attest(&probe),
-                inside: probe,
-            };
-            match report.checks.iter().all(|check| check.holds) {
-                true => Ok((guest, report)),
-                // Nobody may work in a sandbox that is less than it says.
-                false => Err(SandboxError::NotSealed(Box::new(report))),
-            }
-        });
+        let greeted = tokio::time::timeout(time, greeting).await;
+        let sealed =
+            greeted.unwrap_or(Err(SandboxError::NoGreeting(time))).and_then(|(guest, probe)| {
+                let set_up = running.set_up();
+                let report = SandboxReport {
+                    backend: backend.name().into(),
+                    isolation: backend.level(),
+                    image: image.into(),
+                    start: set_up.start,
+                    enforced: set_up.enforced,
+                    missing: set_up.missing,
+                    checks: running.attest(&probe),
+                    inside: probe,
+                };
+                match report.checks.iter().all(|check| check.holds) {
+                    true => Ok((guest, report)),
+                    // Nobody may work in a sandbox that is less than it says.
+                    false => Err(SandboxError::NotSealed(Box::new(report))),
+                }
+            });
         match sealed {
-            Ok((guest, report)) => Ok(Self { running, guest, report }),
+            Ok((guest, report)) => {
+                running.greeted();
+                Ok(Self { running, guest, report })
+            }
             Err(error) => {
-                running.stop().await?;
-                Err(error)
+                let cause = match error {
+                    SandboxError::NotSealed(_) => None,
+                    _ => running.failure().await,
+                };
+                if let Err(not_ended) = running.stop().await {
+                    tracing::error!(%not_ended, "a sandbox that cannot be used does not end");
+                }
+                Err(cause.map_or(error, SandboxError::Backend))
             }
         }
     }

@@ -11,6 +11,7 @@ use bellglass_protocol::launch::GuestConfig;
 use super::bpf::Program;
 use super::{kernel_gaps, processors, seccomp};
 use crate::core_dumps;
+use crate::launch::privileges;
 
 /// Tool processes are the first to go when memory runs out; the guest must outlive them.
 const OOM_SCORE: &[u8] = b"500";
@@ -144,6 +145,9 @@ impl Confinement {
             self.drop_bounding_set().map_err(|errno| (Stage::Capabilities, errno))?;
             self.change_ids().map_err(|errno| (Stage::Ids, errno))?;
             drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
+            // A host may be set up so that a change of ids makes it traceable.
+            check(control(libc::PR_SET_DUMPABLE, 0, 0))
+                .map_err(|errno| (Stage::Capabilities, errno))?;
             check(control(libc::PR_SET_NO_NEW_PRIVS, 1, 0))
                 .map_err(|errno| (Stage::NoNewPrivileges, errno))?;
             if let Some(filter) = &self.filter {
@@ -245,10 +249,7 @@ const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 /// its own sets are emptied, and no program file can fill them under `no_new_privs`.
 fn may_drop_capabilities() -> bool {
     const CAP_SETPCAP: u32 = 8;
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & (1 << CAP_SETPCAP) != 0)
+    privileges::has(CAP_SETPCAP)
 }
 
 fn last_capability() -> libc::c_ulong {
@@ -260,8 +261,8 @@ fn last_capability() -> libc::c_ulong {
 
 unsafe fn prefer_as_victim_of_low_memory() {
     // SAFETY: valid C strings and buffers. The file belongs to the effective user, but only while
-    // the process can be traced, as the guest, whose copy this is, cannot; the program that comes
-    // is traceable anyway, and until then no other user may trace it. A failure only means that
+    // the process can be traced, as the guest, whose copy this is, cannot; so this one can for a moment,
+    // by no other user. Its memory is its supervisor's too, so that must not last. A failure only means that
     // the kernel chooses as it likes.
     unsafe {
         libc::syscall(libc::SYS_setfsuid, libc::geteuid());
@@ -272,6 +273,7 @@ unsafe fn prefer_as_victim_of_low_memory() {
             libc::write(file, OOM_SCORE.as_ptr().cast(), OOM_SCORE.len());
             libc::close(file);
         }
+        control(libc::PR_SET_DUMPABLE, 0, 0);
     }
 }
 

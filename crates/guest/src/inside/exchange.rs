@@ -18,7 +18,7 @@ use super::calls::{Admission, Call};
 use super::failure::failure;
 use super::files::checkpoint::Wanted;
 use super::follow::follow;
-use super::{desktop, kernel, ports, service, terminal, tools, transfer, tunnel};
+use super::{desktop, kernel, ports, service, standby, terminal, tools, transfer, tunnel};
 
 pub(super) type Wire = Framed<MuxStream, FrameCodec>;
 
@@ -135,12 +135,13 @@ fn admit(
         Admission::Joined(call) => return Ok(call),
         Admission::Started(call) => call,
     };
-    let guest = guest.clone();
+    let (working, resting) = (guest.clone(), guest.clone());
     let (running, finishing) = (call.clone(), call.clone());
-    let work = tokio::spawn(async move { tools::run(guest, id, tool, limit, &running).await });
+    let work = tokio::spawn(async move { tools::run(working, id, tool, limit, &running).await });
     tokio::spawn(async move {
         let result = work.await.unwrap_or_else(|_| broken(&finishing));
         finishing.finish(result);
+        standby::fill_later(&resting);
     });
     Ok(call)
 }

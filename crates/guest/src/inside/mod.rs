@@ -22,6 +22,7 @@ mod kernel;
 mod kernel_gaps;
 mod kill;
 pub(crate) mod landlock;
+mod letter;
 mod memory;
 mod output;
 mod ports;
@@ -31,8 +32,9 @@ mod processors;
 mod reaper;
 mod relay;
 mod run_process;
-mod seccomp;
+pub(crate) mod seccomp;
 mod service;
+mod standby;
 mod step_by_step;
 mod supervisor;
 mod terminal;
@@ -64,6 +66,7 @@ use files::checkpoint::Checkpoints;
 use jupyter::Jupyter;
 use kernel::Kernels;
 use probe::Look;
+use standby::{Spare, Standby};
 use terminal::Sessions;
 use tunnel::Tunnels;
 pub use way_out::Placer;
@@ -80,6 +83,7 @@ struct Guest {
     calls: Calls,
     /// What a tool process gives up.
     confinement: Arc<Confinement>,
+    standby: Standby,
     /// How the sandbox looks from inside, once somebody has looked. Nothing is done before.
     probe: watch::Receiver<Option<Box<Probe>>>,
     /// Processes that were ended because the sandbox had used up its memory.
@@ -152,6 +156,8 @@ fn prepare(
 struct Readiness {
     /// Made once, because nothing can be allocated after a fork.
     confinement: Confinement,
+    /// Waits for a program.
+    spare: Option<Spare>,
     seen: Seen,
 }
 
@@ -176,8 +182,8 @@ impl Readiness {
         if filter == Filter::OfGuest {
             confinement.take_filter_upon_guest(config)?;
         }
-        let look = Look::begin(config, &confinement)?;
-        Ok(Self { confinement, seen: Seen::Looking(look) })
+        let (look, spare) = Look::begin(config, &confinement)?;
+        Ok(Self { confinement, spare: Some(spare), seen: Seen::Looking(look) })
     }
 
     async fn complete(self) -> Self {
@@ -213,7 +219,7 @@ async fn serve_job(
     listener: UnixListener,
     config: GuestConfig,
     placer: Placer,
-    Readiness { confinement, seen }: Readiness,
+    Readiness { confinement, spare, seen }: Readiness,
 ) -> io::Result<()> {
     let workspace = Workspace::open(&config.workspace)?;
     reaper::start()?;
@@ -232,6 +238,7 @@ async fn serve_job(
         workspace,
         calls,
         confinement: Arc::new(confinement),
+        standby: Standby::new(spare),
         probe,
         memory_kills,
         latest_wire,

@@ -1,69 +1,63 @@
 //! Looks around the sandbox from inside and tries the doors, as a tool process would.
 //!
-//! A forked process is confined as every tool is and writes down what it finds; meanwhile the guest
-//! makes itself ready and takes the wire. It starts no program: that would cost more, and confinement is
-//! complete before a program starts. What the findings mean is decided outside.
+//! A process is confined as every tool is and writes down what it finds; meanwhile the guest makes itself
+//! ready and takes the wire. It starts no program: that would cost more, and confinement is complete before
+//! a program starts. What the findings mean is decided outside.
 
 mod findings;
 mod looking;
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::report::Probe;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, WaitOptions, waitpid};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 
 use super::confine::Confinement;
-use super::supervisor;
+use super::standby::Spare;
+use looking::END;
+pub(super) use looking::look_around;
 
 /// More than any sandbox has to say.
 const MOST_FINDINGS: u64 = 1 << 20;
+/// What most have to say.
+const USUAL_FINDINGS: usize = 16 << 10;
 
-/// A process that looks around.
+/// Somebody who looks around.
 pub(super) struct Look {
     findings: OwnedFd,
-    process: Pid,
     config: GuestConfig,
 }
 
 impl Look {
-    /// Sends somebody to look around.
-    pub(super) fn begin(config: &GuestConfig, confinement: &Confinement) -> io::Result<Self> {
+    /// Sends somebody to look around, under a supervisor that then waits for a program.
+    pub(super) fn begin(
+        config: &GuestConfig,
+        confinement: &Confinement,
+    ) -> io::Result<(Self, Spare)> {
         let (findings, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         let attempts = Attempts::prepare(config)?;
-        // SAFETY: the child makes system calls only, and never returns.
-        let child = unsafe {
-            let child = supervisor::fork();
-            if child == 0 {
-                if confinement.apply().is_ok() {
-                    looking::look_around(theirs.as_raw_fd(), &attempts);
-                }
-                libc::_exit(0);
-            }
-            child
-        };
-        let process = Pid::from_raw(child).filter(|_| child > 0);
-        let process = process.ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { findings, process, config: config.clone() })
+        let spare = Spare::make(confinement, Some((theirs.as_raw_fd(), &attempts)))?;
+        Ok((Self { findings, config: config.clone() }, spare))
     }
 
     /// What was found. Whatever could not be looked at shows as not enforced.
     pub(super) async fn end(self) -> Probe {
-        let mut found = Vec::new();
-        let read = async {
-            let findings = pipe::Receiver::from_owned_fd(self.findings)?;
-            findings.take(MOST_FINDINGS).read_to_end(&mut found).await
-        };
-        let read = read.await;
-        // It has said everything and is about to exit, or is gone.
-        let _ = waitpid(Some(self.process), WaitOptions::empty());
-        let found = if read.is_ok() { String::from_utf8_lossy(&found) } else { "".into() };
+        let found = self.read().await.unwrap_or_default();
+        let found = String::from_utf8_lossy(found.strip_suffix(&[END]).unwrap_or_default());
         findings::understand(&self.config, &found)
+    }
+
+    async fn read(&self) -> io::Result<Vec<u8>> {
+        let findings = pipe::Receiver::from_owned_fd(self.findings.try_clone()?)?;
+        let mut findings = findings.take(MOST_FINDINGS);
+        let mut found = Vec::with_capacity(USUAL_FINDINGS);
+        while found.last() != Some(&END) && findings.read_buf(&mut found).await? > 0 {}
+        Ok(found)
     }
 }
 
@@ -72,7 +66,7 @@ pub(super) fn host_name() -> String {
 }
 
 /// What is tried, made before the fork because nothing can be allocated after it.
-struct Attempts {
+pub(super) struct Attempts {
     /// Folders that nobody may write to. A file is made in each, without a name, so that none is left.
     closed: Vec<CString>,
     /// Folders that may be written to. To ask whether they can be is enough, and much cheaper.
@@ -81,7 +75,7 @@ struct Attempts {
     settings: Vec<CString>,
     /// Where a device file is tried to be made, in a folder that tools may write to.
     device: CString,
-    /// Where the job's files are.
+    /// Addresses outside that are tried to be reached.
     addresses: Vec<Address>,
 }
 

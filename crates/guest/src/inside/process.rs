@@ -18,7 +18,7 @@ use tokio::net::unix::pipe::Receiver;
 use super::confine::{Confinement, Stage, as_the_guest};
 use super::failure::failure;
 use super::reaper;
-use super::supervisor::{self, Input, Plan, REPORT_BYTES, Report};
+use super::supervisor::{self, Input, Named, Plan, Program, REPORT_BYTES, Report};
 
 /// A program to run, with all that it may know.
 pub(super) struct Command {
@@ -73,12 +73,15 @@ impl Process {
     }
 
     fn fork(texts: &Texts, stdin: &OwnedFd, confinement: &Confinement) -> io::Result<Self> {
-        let pipe = || pipe_with(PipeFlags::CLOEXEC);
-        let (stdout, child_stdout) = pipe()?;
-        let (stderr, child_stderr) = pipe()?;
-        let stdio = [stdin.as_raw_fd(), child_stdout.as_raw_fd(), child_stderr.as_raw_fd()];
+        let (outputs, theirs) = Outputs::make()?;
+        let stdio = [stdin.as_raw_fd(), theirs.stdout.as_raw_fd(), theirs.stderr.as_raw_fd()];
         let supervisor = start_supervisor(texts, stdio, Input::Plain, confinement)?;
-        let (stdout, stderr) = (Receiver::from_owned_fd(stdout)?, Receiver::from_owned_fd(stderr)?);
+        Self::of(supervisor, outputs)
+    }
+
+    pub(super) fn of(supervisor: Supervisor, outputs: Outputs) -> io::Result<Self> {
+        let stdout = Receiver::from_owned_fd(outputs.stdout)?;
+        let stderr = Receiver::from_owned_fd(outputs.stderr)?;
         Ok(Self { supervisor, stdout, stderr })
     }
 
@@ -88,16 +91,32 @@ impl Process {
     }
 }
 
+/// The same ends of a program's two outputs.
+pub(super) struct Outputs {
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+}
+
+impl Outputs {
+    /// The guest's ends and the program's.
+    pub(super) fn make() -> io::Result<(Self, Self)> {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC);
+        let ((stdout, their_stdout), (stderr, their_stderr)) = (pipe()?, pipe()?);
+        let theirs = Self { stdout: their_stdout, stderr: their_stderr };
+        Ok((Self { stdout, stderr }, theirs))
+    }
+}
+
 /// A command as the kernel takes it.
-struct Texts {
-    program: CString,
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
-    folder: CString,
+pub(super) struct Texts {
+    pub(super) program: CString,
+    pub(super) arguments: Vec<CString>,
+    pub(super) environment: Vec<CString>,
+    pub(super) folder: CString,
 }
 
 impl Texts {
-    fn of(command: &Command) -> Result<Self, ToolError> {
+    pub(super) fn of(command: &Command) -> Result<Self, ToolError> {
         let variables: Vec<OsString> = command.environment.iter().map(variable).collect();
         Ok(Self {
             program: c_string(command.program.as_os_str())?,
@@ -115,26 +134,45 @@ fn start_supervisor(
     input: Input,
     confinement: &Confinement,
 ) -> io::Result<Supervisor> {
-    let (reports, child_reports) = as_the_guest(|| Ok(pipe_with(PipeFlags::CLOEXEC)?))?;
     let argument_list = pointers(&texts.arguments);
     let environment_list = pointers(&texts.environment);
-    let plan = Plan {
+    let named = Named {
         program: texts.program.as_ptr(),
         arguments: argument_list.as_ptr(),
         environment: environment_list.as_ptr(),
         folder: texts.folder.as_ptr(),
-        stdio,
-        input,
-        reports: child_reports.as_raw_fd(),
-        confinement,
     };
     // SAFETY: the strings, lists and descriptors above live until after the call.
-    let pid = unsafe { supervisor::start(&plan) }.map_err(io::Error::from_raw_os_error)?;
-    Ok(Supervisor {
-        pid: Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?,
-        reports: Receiver::from_owned_fd(reports)?,
-        partial: Vec::new(),
-    })
+    unsafe { Supervised::start(Program::Known(named), stdio, input, confinement) }?.watched()
+}
+
+/// A supervisor whose reports nobody has listened to yet.
+pub(super) struct Supervised {
+    pid: Pid,
+    pub(super) reports: OwnedFd,
+}
+
+impl Supervised {
+    /// # Safety
+    /// What names the program must be valid, and the descriptors open, until this returns.
+    pub(super) unsafe fn start(
+        program: Program<'_>,
+        stdio: [RawFd; 3],
+        input: Input,
+        confinement: &Confinement,
+    ) -> io::Result<Self> {
+        let (reports, child_reports) = as_the_guest(|| Ok(pipe_with(PipeFlags::CLOEXEC)?))?;
+        let plan = Plan { program, stdio, input, reports: child_reports.as_raw_fd(), confinement };
+        // SAFETY: as the caller promises, and the pipe lives until after the call.
+        let pid = unsafe { supervisor::start(&plan) }.map_err(io::Error::from_raw_os_error)?;
+        let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?;
+        Ok(Self { pid, reports })
+    }
+
+    pub(super) fn watched(self) -> io::Result<Supervisor> {
+        let reports = Receiver::from_owned_fd(self.reports)?;
+        Ok(Supervisor { pid: self.pid, reports, partial: Vec::new() })
+    }
 }
 
 /// The guest's view of a supervisor.
@@ -206,7 +244,7 @@ pub(super) fn refusal(command: &Command, stage: Stage, errno: i32) -> ToolError 
 }
 
 /// Input that is over at once.
-fn nothing() -> io::Result<OwnedFd> {
+pub(super) fn nothing() -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(CWD, "/dev/null", flags, Mode::empty())?)
 }

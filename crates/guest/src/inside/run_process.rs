@@ -15,7 +15,7 @@ use super::answer::Answer;
 use super::calls::Call;
 use super::kill::kill_tree;
 use super::output::Output;
-use super::process::{Command, Process, Supervisor, refusal};
+use super::process::{Command, Supervisor, refusal};
 use super::supervisor::Report;
 
 /// Silence after the program's end that means its output is over.
@@ -31,7 +31,7 @@ pub(super) async fn run(
     command: &Command,
     deadline: Instant,
 ) -> Result<Answer, ToolError> {
-    let process = Process::start(command, &guest.confinement)?;
+    let process = guest.standby.start(command, &guest.confinement)?;
     let (stdout, stderr, mut supervisor) = process.split();
     let mut outputs = Outputs::new(stdout, stderr);
 

@@ -4,6 +4,7 @@
 //! kernel's riskiest doors out of it. Debuggers (gdb, strace) do not work inside, by intent.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use bellglass_protocol::launch::GuestConfig;
 
@@ -20,21 +21,55 @@ const GAP: std::ops::Range<i64> = 335..424;
 #[cfg(target_arch = "aarch64")]
 const GAP: std::ops::Range<i64> = 295..424;
 
+/// What of a sandbox makes a difference to its filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Needs {
+    /// The choice of processors is all that limits CPU time.
+    processors_are_chosen: bool,
+    /// The guest adds up the sandbox's memory.
+    memory_is_counted: bool,
+    nested_sandboxing: bool,
+}
+
+impl Needs {
+    fn of(config: &GuestConfig) -> Self {
+        Self {
+            processors_are_chosen: config.processors.is_some(),
+            memory_is_counted: config.memory.is_some(),
+            nested_sandboxing: config.nested_sandboxing,
+        }
+    }
+}
+
+/// The filter of most sandboxes, if somebody had the time to make it.
+static USUAL: OnceLock<Program> = OnceLock::new();
+
+/// Makes the filter of most sandboxes before there is one.
+pub(crate) fn make_ahead() {
+    USUAL.get_or_init(|| assembled(Needs::default(), &[]));
+}
+
 /// The filter, ready to load. `gaps` are calls that this kernel must not be asked, and how they fail.
 pub(super) fn filter(config: &GuestConfig, gaps: &[(i64, i32)]) -> Program {
+    let needs = Needs::of(config);
+    let made = USUAL.get().filter(|_| needs == Needs::default() && gaps.is_empty());
+    made.cloned().unwrap_or_else(|| assembled(needs, gaps))
+}
+
+fn assembled(needs: Needs, gaps: &[(i64, i32)]) -> Program {
     let refused = |errno| move |call: i64| (call, Verdict::Refuse(errno));
     let mut verdicts: BTreeMap<i64, Verdict> =
         always_denied().into_iter().map(refused(libc::EPERM)).collect();
-    if config.processors.is_some() {
-        // The choice of processors is all that limits CPU time here, so it must stand.
+    if needs.processors_are_chosen {
+        // The choice must stand.
         verdicts.insert(libc::SYS_sched_setaffinity, Verdict::Refuse(libc::EPERM));
     }
-    if config.nested_sandboxing {
+    if needs.nested_sandboxing {
         // A browser's sandbox leaves the file tree by a new root once it is in its own namespace.
         verdicts.remove(&libc::SYS_chroot);
     }
-    verdicts.extend(absent(config).into_iter().map(refused(libc::ENOSYS)));
-    let by_argument = denied_by_argument(config).into_iter();
+    verdicts.extend(absent(needs).into_iter().map(refused(libc::ENOSYS)));
+    let by_argument = denied_by_argument(needs).into_iter();
     verdicts.extend(by_argument.map(|(call, rules)| (call, Verdict::RefuseIf(rules))));
     let ignored = ignored_by_argument().into_iter();
     verdicts.extend(ignored.map(|(call, rules)| (call, Verdict::IgnoreIf(rules))));
@@ -50,11 +85,11 @@ pub(super) fn spares_the_guest(config: &GuestConfig) -> bool {
 }
 
 /// Calls that fail as if this kernel had none of them, so that libraries fall back.
-fn absent(config: &GuestConfig) -> Vec<i64> {
+fn absent(needs: Needs) -> Vec<i64> {
     // Its flags lie in memory, where no filter can see them. Libraries fall back to clone.
     let mut absent = vec![libc::SYS_clone3];
     absent.extend(GAP);
-    if config.memory.is_some() {
+    if needs.memory_is_counted {
         // Memory that lies in no process and in no folder could not be added up by the guest: the
         // kernel's own for sets of semaphores and queues of messages neither.
         absent.extend([libc::SYS_memfd_create, libc::SYS_shmget]);
@@ -144,7 +179,7 @@ fn always_denied() -> Vec<i64> {
     calls
 }
 
-fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
+fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
     /// Nobody inside needs these.
     const NEVER: [libc::c_int; 4] =
         [libc::CLONE_NEWNS, libc::CLONE_NEWCGROUP, libc::CLONE_NEWUTS, libc::CLONE_NEWIPC];
@@ -172,7 +207,7 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
     let has_flag = |argument, flag: u32| Condition::Bits { argument, mask: flag, value: flag };
 
     // A user namespace of its own makes a process root over a large part of the kernel.
-    let nested: &[libc::c_int] = if config.nested_sandboxing { &[] } else { &FOR_NESTED_SANDBOXES };
+    let nested: &[libc::c_int] = if needs.nested_sandboxing { &[] } else { &FOR_NESTED_SANDBOXES };
     let clone: Vec<Rule> =
         NEVER.iter().chain(nested).map(|flag| vec![has_flag(0, *flag as u32)]).collect();
     let mut unshare = clone.clone();
@@ -256,7 +291,7 @@ fn denied_by_argument(config: &GuestConfig) -> BTreeMap<i64, Vec<Rule>> {
         (libc::SYS_personality, personality),
         (libc::SYS_ioctl, ioctl),
     ]);
-    if config.memory.is_some() {
+    if needs.memory_is_counted {
         // Memory that several processes share and no file holds could not be added up by the guest:
         // it stays when it is unmapped but for one page.
         let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32;

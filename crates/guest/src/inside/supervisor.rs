@@ -5,25 +5,51 @@
 //! exits: once it is gone, so is the whole tree. Everything here runs after a fork in a program with
 //! threads, so it allocates nothing, takes no lock and makes nothing but system calls.
 
+use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 
-use libc::{c_char, c_int, pid_t};
+use libc::{c_char, c_int, c_void, pid_t};
 
 use super::confine::{Confinement, Refused, Stage, control, last_errno};
+use super::probe::{Attempts, look_around};
 
 /// Everything that the child needs, made before the fork.
 pub(super) struct Plan<'a> {
-    pub(super) program: *const c_char,
-    /// Both end with a null pointer.
-    pub(super) arguments: *const *const c_char,
-    pub(super) environment: *const *const c_char,
-    pub(super) folder: *const c_char,
+    pub(super) program: Program<'a>,
     /// Become the child's descriptors 0, 1 and 2.
     pub(super) stdio: [RawFd; 3],
     pub(super) input: Input,
     /// Takes the reports.
     pub(super) reports: RawFd,
     pub(super) confinement: &'a Confinement,
+}
+
+/// Which program the child becomes.
+pub(super) enum Program<'a> {
+    Known(Named),
+    /// One that is named later.
+    Awaited(Awaited<'a>),
+}
+
+/// A program as the kernel takes it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Named {
+    pub(super) program: *const c_char,
+    /// Both end with a null pointer.
+    pub(super) arguments: *const *const c_char,
+    pub(super) environment: *const *const c_char,
+    pub(super) folder: *const c_char,
+}
+
+/// Until the program is named, there is only a supervisor, which waits.
+pub(super) struct Awaited<'a> {
+    /// In memory that the guest shares with the supervisor.
+    pub(super) named: *const Named,
+    /// Says that it is named. If this is closed instead, the supervisor ends.
+    pub(super) orders: RawFd,
+    /// Before that, a child that is confined as a program would be looks around, and tells here what it finds.
+    pub(super) look: Option<(RawFd, &'a Attempts)>,
 }
 
 /// What standard input is to the program.
@@ -66,6 +92,9 @@ impl Report {
 
 /// Where the report pipe lies in the supervisor and, until it starts its program, in the child.
 const REPORTS: RawFd = 3;
+/// Where a supervisor that waits has the other two pipes.
+const ORDERS: RawFd = 4;
+const FINDINGS: RawFd = 5;
 
 /// Forks the supervisor. Returns its process id, in the guest.
 ///
@@ -111,12 +140,11 @@ unsafe fn supervise(plan: &Plan<'_>) -> ! {
             report_to(plan.reports, Report::Refused(Stage::Descriptors, errno));
             libc::_exit(1);
         }
-        let child = fork();
-        if child == 0 {
-            let (stage, errno) = become_program(plan);
-            report_to(REPORTS, Report::Refused(stage, errno));
-            libc::_exit(127);
-        }
+        let named = match &plan.program {
+            Program::Known(named) => *named,
+            Program::Awaited(awaited) => wait_for_name(awaited, plan),
+        };
+        let child = spawn(begin, &(plan, named));
         if child < 0 {
             report_to(REPORTS, Report::Refused(Stage::Fork, last_errno()));
             libc::_exit(1);
@@ -124,6 +152,67 @@ unsafe fn supervise(plan: &Plan<'_>) -> ! {
         // Held here, the pipes would never seem closed to the guest.
         close_all_between(0, 2);
         reap_until_alone(child)
+    }
+}
+
+/// Exits if no program is wanted any more.
+unsafe fn wait_for_name(awaited: &Awaited<'_>, plan: &Plan<'_>) -> Named {
+    // SAFETY: the descriptors are open, and the guest has written the name by the time that it says so.
+    unsafe {
+        if let Some((_, attempts)) = awaited.look {
+            let child = spawn(look, &(plan, attempts));
+            libc::close(FINDINGS);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        let mut word = 0u8;
+        if libc::read(ORDERS, (&raw mut word).cast(), 1) != 1 {
+            libc::_exit(0);
+        }
+        libc::close(ORDERS);
+        std::ptr::read_volatile(awaited.named)
+    }
+}
+
+extern "C" fn begin(what: *mut c_void) -> c_int {
+    // SAFETY: this was given to `spawn` below, which does not return before this is over.
+    unsafe {
+        let (plan, named) = &*what.cast_const().cast::<(&Plan<'_>, Named)>();
+        let (stage, errno) = become_program(plan, named);
+        report_to(REPORTS, Report::Refused(stage, errno));
+        libc::_exit(127)
+    }
+}
+
+extern "C" fn look(what: *mut c_void) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        let (plan, attempts) = &*what.cast_const().cast::<(&Plan<'_>, &Attempts)>();
+        if plan.confinement.apply().is_ok() {
+            look_around(FINDINGS, attempts);
+        }
+        libc::_exit(0)
+    }
+}
+
+/// Where a child runs until it has a program. Only a supervisor uses it, in its own copy.
+struct Stack(UnsafeCell<[u8; STACK]>);
+
+const STACK: usize = 256 << 10;
+
+// SAFETY: nothing looks at it but the one child that a supervisor has at a time.
+unsafe impl Sync for Stack {}
+
+static CHILD_STACK: Stack = Stack(UnsafeCell::new([0; STACK]));
+
+/// Starts a child in this process's own memory, which costs much less than a copy of it, and returns when the
+/// child has its program or is gone.
+unsafe fn spawn<T>(act: extern "C" fn(*mut c_void) -> c_int, what: &T) -> pid_t {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let what = std::ptr::from_ref(what).cast_mut().cast();
+    // SAFETY: the child has a stack of its own, and this process stands still as long as both share memory.
+    unsafe {
+        let top = CHILD_STACK.0.get().cast::<u8>().add(STACK);
+        libc::clone(act, top.map_addr(|address| address & !0xf).cast(), flags, what)
     }
 }
 
@@ -148,8 +237,8 @@ unsafe fn reap_until_alone(child: pid_t) -> ! {
 const NICENESS: c_int = 19;
 
 /// Returns only if the program cannot be started.
-unsafe fn become_program(plan: &Plan<'_>) -> Refused {
-    // SAFETY: the plan's pointers are valid, and this process is a fork that will exec or exit.
+unsafe fn become_program(plan: &Plan<'_>, named: &Named) -> Refused {
+    // SAFETY: the pointers are valid, and this process is one of its own that will exec or exit.
     unsafe {
         libc::setsid();
         if plan.input == Input::Terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
@@ -160,36 +249,46 @@ unsafe fn become_program(plan: &Plan<'_>) -> Refused {
         if let Err(refused) = plan.confinement.apply() {
             return refused;
         }
-        if libc::chdir(plan.folder) < 0 {
+        if libc::chdir(named.folder) < 0 {
             return (Stage::Folder, last_errno());
         }
         unblock_signals();
-        libc::execve(plan.program, plan.arguments, plan.environment);
+        libc::execve(named.program, named.arguments, named.environment);
         (Stage::Program, last_errno())
     }
 }
 
-/// Puts the wanted descriptors at 0 to 3 and closes all others, the guest's wire among them.
+/// Puts the wanted descriptors at 0 and up, and closes all others, the guest's wire among them.
 unsafe fn arrange_descriptors(plan: &Plan<'_>) -> Result<(), i32> {
     const OUT_OF_THE_WAY: c_int = 16;
-    let wanted = [plan.stdio[0], plan.stdio[1], plan.stdio[2], plan.reports];
+    const NONE: RawFd = -1;
+    let (orders, findings) = match &plan.program {
+        Program::Known(_) => (NONE, NONE),
+        Program::Awaited(Awaited { orders, look, .. }) => {
+            (*orders, look.as_ref().map_or(NONE, |(findings, _)| *findings))
+        }
+    };
+    let [stdin, stdout, stderr] = plan.stdio;
+    let mut places = [stdin, stdout, stderr, plan.reports, orders, findings];
     // SAFETY: works on the descriptor table of this process, which shares it with nobody.
     unsafe {
-        let mut copies = [0; 4];
-        for (copy, wanted) in copies.iter_mut().zip(wanted) {
-            *copy = libc::fcntl(wanted, libc::F_DUPFD_CLOEXEC, OUT_OF_THE_WAY);
-            if *copy < 0 {
+        for place in places.iter_mut().filter(|place| **place != NONE) {
+            *place = libc::fcntl(*place, libc::F_DUPFD_CLOEXEC, OUT_OF_THE_WAY);
+            if *place < 0 {
                 return Err(last_errno());
             }
         }
-        for (target, copy) in (0..).zip(copies) {
-            // Only the reports are closed by a successful exec: their silence means success.
-            let flags = if target == REPORTS { libc::O_CLOEXEC } else { 0 };
-            if libc::dup3(copy, target, flags) < 0 {
+        for (target, copy) in (0..).zip(places) {
+            // A successful exec closes all but the program's own three. That the reports end without a
+            // word means success.
+            let flags = if target < REPORTS { 0 } else { libc::O_CLOEXEC };
+            if copy == NONE {
+                libc::close(target);
+            } else if libc::dup3(copy, target, flags) < 0 {
                 return Err(last_errno());
             }
         }
-        close_all_between(REPORTS + 1, c_int::MAX);
+        close_all_between(FINDINGS + 1, c_int::MAX);
     }
     Ok(())
 }

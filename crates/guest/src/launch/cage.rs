@@ -1,57 +1,72 @@
 //! The order in which the cage is closed around the new process. Each line has its reason.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use bellglass_protocol::launch::{IdMapping, Kernel, LaunchOrder};
 
+use super::network::Network;
 use super::syscalls::{self, Stage as _};
+use super::talk::Talk;
 use super::{Failed, devices, gvisor_room, id_maps, mounts};
 
 /// Runs in the new process. What it may still do is given up after this.
+/// Returns the socket of the wire.
 pub(super) fn build(
     order: &LaunchOrder,
     image: mounts::ImageSource,
     scratch: Option<OwnedFd>,
-    listener: &UnixListener,
+    launcher: &Talk,
     report: &OwnedFd,
-) -> Result<(), Failed> {
-    close_around(order, image, scratch)?;
+) -> Result<UnixListener, Failed> {
+    let wire = close_around(order, image, scratch, launcher)?;
     // Last of all: no descriptor of the host survives but the wire's socket and the report pipe.
-    keep_only(&[listener.as_raw_fd(), report.as_raw_fd()])
+    keep_only(&[wire.as_raw_fd(), report.as_raw_fd()])?;
+    Ok(wire)
 }
 
 fn close_around(
     order: &LaunchOrder,
     image: mounts::ImageSource,
     scratch: Option<OwnedFd>,
-) -> Result<(), Failed> {
+    launcher: &Talk,
+) -> Result<UnixListener, Failed> {
     image.approach()?;
+    join_groups(order)?;
+    launcher.be_seen().stage("show itself to the launcher")?;
     let id = id_maps::guest_id(order.ids);
     syscalls::become_ids(id, id, order.ids != IdMapping::Single).stage("take the guest's ids")?;
     // A session of its own, so that no terminal of the host is the guest's.
     let _ = rustix::process::setsid();
     rustix::system::sethostname(order.name.as_bytes()).stage("set the host name")?;
-    bring_up_loopback()?;
 
     let root = mounts::assemble(order, image, scratch)?;
     // Files that the guest makes for others must be readable as their makers meant.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    match &order.kernel {
+    let root = match &order.kernel {
         Kernel::Host => {
             devices::mount_dev(&root, order.shared_memory)?;
             devices::mount_proc(&root, order.guest.nested_sandboxing)?;
-            leave_the_host(&root)
+            &root
         }
-        Kernel::Gvisor { runsc } => {
-            // gVisor's kernel sees all of the scratch space; what runs on it sees only the root.
-            let room = gvisor_room::furnish(runsc)?;
-            leave_the_host(room)
-        }
+        // gVisor's kernel sees all of the scratch space; what runs on it sees only the root.
+        Kernel::Gvisor { runsc } => gvisor_room::furnish(runsc)?,
+    };
+    let [network, wire] = launcher.take_over().stage("wait for the network and the wire")?;
+    Network::enter(network)?;
+    leave_the_host(root)?;
+    Ok(wire.into())
+}
+
+/// By itself, which is several times cheaper than to be moved, and while it still is the user who may.
+fn join_groups(order: &LaunchOrder) -> Result<(), Failed> {
+    for file in &order.cgroup_joins {
+        fs::write(file, "0").stage("join a control group")?;
     }
+    syscalls::hide_control_groups_above().stage("hide the host's control groups")
 }
 
 /// Puts the new root in place of the old and lets go of the old one.
@@ -61,25 +76,6 @@ fn leave_the_host(root: &Path) -> Result<(), Failed> {
     // The old root lies on top of the new one now; detaching it is the last that is seen of it.
     rustix::mount::unmount(".", rustix::mount::UnmountFlags::DETACH).stage("let go of the host")?;
     rustix::process::chdir("/").stage("enter the new root")
-}
-
-/// Interfaces of a new network namespace are down, loopback too.
-fn bring_up_loopback() -> Result<(), Failed> {
-    // SAFETY: a socket is opened, used for one call with a zeroed request structure that names
-    // `lo`, and closed by its owner.
-    let result = unsafe {
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if socket < 0 {
-            return Err(io::Error::last_os_error()).stage("open a socket");
-        }
-        let socket = OwnedFd::from_raw_fd(socket);
-        let mut request: libc::ifreq = std::mem::zeroed();
-        request.ifr_name[0] = b'l' as libc::c_char;
-        request.ifr_name[1] = b'o' as libc::c_char;
-        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()).stage("bring up loopback") }
 }
 
 /// Closes every descriptor but these, and points the standard three at the sandbox's own /dev/null.

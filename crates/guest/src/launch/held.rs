@@ -41,11 +41,9 @@ impl Builder {
         let _ = self.adoption.send(adoption.clone());
         let broken = |_| io::Error::other("the thread that adapts the cage broke");
         let adopted = self.thread.join().map_err(broken).stage("adapt the cage");
-        adopted.flatten().map_err(|Failed { stage, error, .. }| LaunchFailure {
-            stage,
-            error: error.to_string(),
-            pid: None,
-        })
+        adopted
+            .flatten()
+            .map_err(|Failed { stage, error }| LaunchFailure { stage, error: error.to_string() })
     }
 }
 

@@ -1,9 +1,10 @@
 //! Builds the cage around a new process and turns that process into the guest.
 //!
 //! Runs as a fresh, single-threaded process for each sandbox, which may have waited for it. It reads a
-//! [`LaunchOrder`] from standard input, makes the process, says so on standard output ([`LaunchWord`]), and
-//! ends; the new process builds its own cage, says there how that went, and lives on as a child of whoever
-//! started the launcher. Holds no secrets: the guest goes on in a copy of this process's memory.
+//! [`LaunchOrder`] from standard input, makes the process, says so on standard output ([`LaunchWord`]), gives
+//! it what it cannot give itself, and ends. The new process waits for the word to go, builds its own cage,
+//! says there how that went, and lives on as a child of whoever started the launcher. Holds no secrets: the
+//! guest goes on in a copy of this process's memory.
 
 mod cage;
 mod devices;
@@ -12,12 +13,13 @@ mod gvisor_room;
 mod held;
 mod id_maps;
 mod mounts;
+mod network;
 pub(crate) mod privileges;
 pub(crate) mod syscalls;
+mod talk;
 mod title;
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -26,13 +28,19 @@ use std::{fs, io};
 
 use bellglass_protocol::cage::{NAMESPACES, namespace_number};
 use bellglass_protocol::launch::{
-    IdMapping, Kernel, LEAST_LANDLOCK, LaunchFailure, LaunchOrder, LaunchWord, Launched, Storage,
+    GO, IdMapping, Kernel, LEAST_LANDLOCK, LaunchFailure, LaunchOrder, LaunchWord, Launched,
+    Storage,
 };
 
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::core_dumps;
+use network::Network;
 use syscalls::Stage as _;
+use talk::{Talk, Word};
+
+/// The name of the kind of namespace that is made last.
+const NETWORK: &str = "net";
 
 /// What went wrong while the cage was built, and at which point.
 #[derive(Debug, thiserror::Error)]
@@ -40,31 +48,31 @@ use syscalls::Stage as _;
 pub(crate) struct Failed {
     stage: String,
     error: io::Error,
-    /// The new process, if there was one already.
-    child: Option<i32>,
 }
 
 impl Failed {
     fn say(self, to: &OwnedFd) {
-        let Self { stage, error, child } = self;
-        let failure = LaunchFailure { stage, error: error.to_string(), pid: child };
+        let Self { stage, error } = self;
+        let failure = LaunchFailure { stage, error: error.to_string() };
         say(to, &LaunchWord::Failed(failure));
     }
 }
 
 pub(crate) fn main() {
+    // Whatever does not need an order is done while there is none.
+    let place = title::Place::find();
+    crate::inside::seccomp::make_ahead();
     // Both processes say how it went for them, and the standard streams are the guest's no more.
     let Ok(report) = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3) else { exit(1) };
     let order = match read_order() {
         Ok(Some(order)) => order,
-        // Whoever started this process wants nothing of it any more.
         Ok(None) => exit(0),
         Err(failed) => {
             failed.say(&report);
             exit(1)
         }
     };
-    match launch(&order, &report) {
+    match launch(&order, place, &report) {
         Ok(launched) => say(&report, &LaunchWord::Launched(launched)),
         Err(failed) => {
             failed.say(&report);
@@ -84,65 +92,90 @@ fn nobody_hears(report: &OwnedFd) -> bool {
     poll(&mut watched, Some(&now)).is_ok() && watched[0].revents().contains(PollFlags::ERR)
 }
 
+/// Nothing if whoever started this process wants nothing of it any more.
 fn read_order() -> Result<Option<LaunchOrder>, Failed> {
     let mut text = String::new();
-    io::stdin().read_to_string(&mut text).stage("read the launch order")?;
+    io::stdin().read_line(&mut text).stage("read the launch order")?;
     if text.is_empty() {
         return Ok(None);
     }
     serde_json::from_str(&text).map_err(io::Error::other).stage("understand the launch order")
 }
 
+/// In the new process: blocks until what the order speaks of is there, or never will be.
+fn is_wanted() -> bool {
+    let mut word = String::new();
+    io::stdin().read_line(&mut word).is_ok() && word.as_bytes() == GO
+}
+
 /// Makes the process, gives it its identity, and lets it build its cage.
-fn launch(order: &LaunchOrder, report: &OwnedFd) -> Result<Launched, Failed> {
-    title::carry(&order.name).stage("take the sandbox's name")?;
-    if nobody_hears(report) {
-        // Whoever looked for this sandbox after its maker's end did not know it by its name yet.
-        exit(1);
-    }
+fn launch(
+    order: &LaunchOrder,
+    place: io::Result<title::Place>,
+    report: &OwnedFd,
+) -> Result<Launched, Failed> {
+    place.and_then(|place| place.carry(&order.name)).stage("take the sandbox's name")?;
     // Root of the host may also raise a lower limit; inside nobody may.
     core_dumps::forbid();
-    let wire = listen(&order.wire)?;
     // Before the control groups are joined: what it costs to make a disk is not the job's.
     let scratch = match &order.storage {
         Storage::Memory => None,
         Storage::File { folder } => Some(disk::make(Path::new(folder), order.disk, order.ids)?),
     };
-    for file in &order.cgroup_joins {
-        // Joining as oneself before the new process exists is several times cheaper than having it
-        // moved, and the control-group namespace then begins at the sandbox's own group.
-        fs::write(file, "0").stage("join a control group")?;
-    }
     let image = mounts::ImageSource::prepare(order)?;
-    let (go_reader, go_writer) = rustix::pipe::pipe().stage("make a pipe")?;
+    if nobody_hears(report) {
+        // Whoever looked for this sandbox after its maker's end may not have known it by its name yet.
+        exit(1);
+    }
+    let (launcher, new_process) = Talk::pair().stage("make a pair of sockets")?;
     let its_report = report.try_clone().stage("copy a descriptor")?;
 
     let Some(child) = syscalls::clone_into_new_namespaces().stage("make namespaces")? else {
-        drop(go_writer);
-        wait_for_go(go_reader);
-        inhabit(order, image, scratch, wire, its_report)
+        drop(new_process);
+        // If the launcher died first, or nobody wants it any more, this process ends.
+        if launcher.wait_for(Word::Ids).is_err() || !is_wanted() {
+            exit(1);
+        }
+        inhabit(order, image, scratch, launcher, its_report)
     };
-    drop((go_reader, its_report));
-    // Now, since a process that cannot be traced does not show them to everybody.
-    let namespaces = namespaces_of(child);
-    let set_up =
-        id_maps::write(order.ids, child).and_then(|()| image.map_ids(order.ids, child)).and_then(
-            |()| rustix::io::write(&go_writer, b"g").map(drop).map_err(io::Error::from).stage("go"),
-        );
-    if let Err(failed) = set_up {
-        syscalls::kill(child);
-        return Err(Failed { child: Some(child), ..failed });
-    }
+    say(report, &LaunchWord::Made { pid: child });
+    drop((launcher, its_report));
+    let set_up = set_up(order, &image, child, &new_process);
+    let namespaces = set_up.inspect_err(|_| syscalls::kill(child))?;
     let (enforced, missing) = describe(order);
     Ok(Launched { pid: child, namespaces, enforced, missing })
 }
 
+/// Gives the new process what it cannot give itself. Returns its namespaces.
+fn set_up(
+    order: &LaunchOrder,
+    image: &mounts::ImageSource,
+    child: i32,
+    new_process: &Talk,
+) -> Result<BTreeMap<String, u64>, Failed> {
+    let owner =
+        fs::File::open(format!("/proc/{child}/ns/user")).stage("open the user namespace")?;
+    id_maps::write(order.ids, child)?;
+    image.map_ids(owner.as_fd())?;
+    new_process.say(Word::Ids).stage("give the new process its ids")?;
+    let seen = new_process.see(|| namespaces_of(child));
+    let mut namespaces = seen.stage("look at the new process")?;
+    // While the new process builds.
+    let wire = listen(&order.wire)?;
+    let network = Network::make(owner.as_fd())?;
+    namespaces.insert(NETWORK.into(), network.number()?);
+    let both = [network.descriptor(), wire.as_fd()];
+    new_process.hand_over(both).stage("hand over the network and the wire")?;
+    Ok(namespaces)
+}
+
+/// All but the network's, which is not there yet.
 fn namespaces_of(pid: i32) -> BTreeMap<String, u64> {
     let number = |kind: &str| {
         let link = fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()?;
         Some((kind.to_owned(), namespace_number(link.to_str()?)?))
     };
-    NAMESPACES.into_iter().filter_map(number).collect()
+    NAMESPACES.into_iter().filter(|kind| *kind != NETWORK).filter_map(number).collect()
 }
 
 /// Binds the socket through its folder's descriptor, since a socket's path is limited to 108 bytes.
@@ -156,25 +189,16 @@ fn listen(path: &str) -> Result<UnixListener, Failed> {
     UnixListener::bind(short).stage("bind the wire")
 }
 
-/// Blocks until the launcher has written the id maps. If it died first, so does this process.
-fn wait_for_go(reader: OwnedFd) {
-    let mut byte = [0];
-    if !matches!(rustix::io::read(reader.as_fd(), &mut byte), Ok(1)) {
-        exit(1);
-    }
-}
-
 /// The new process's side: builds its cage, says so, and becomes the guest.
 fn inhabit(
     order: &LaunchOrder,
     image: mounts::ImageSource,
     scratch: Option<OwnedFd>,
-    wire: UnixListener,
+    launcher: Talk,
     report: OwnedFd,
 ) -> ! {
-    if let Err(failed) = cage::build(order, image, scratch, &wire, &report) {
-        give_up(failed, &report);
-    }
+    let built = cage::build(order, image, scratch, &launcher, &report);
+    let wire = built.unwrap_or_else(|failed| give_up(failed, &report));
     match &order.kernel {
         Kernel::Host if order.held => {
             let builder = held::Builder::leave_behind(order.clone());

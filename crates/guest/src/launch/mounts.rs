@@ -1,7 +1,7 @@
 //! The sandbox's file system: image, overlay, workspace, and nothing of the host.
 
 use std::fs::{self, Permissions};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
@@ -32,16 +32,12 @@ impl ImageSource {
         }
     }
 
-    /// Shifts the image's owners into the user namespace of process `pid`.
-    pub(super) fn map_ids(&self, ids: IdMapping, pid: i32) -> Result<(), Failed> {
-        match (self, ids) {
-            (Self::Shifted(tree), IdMapping::Range { .. }) => {
-                let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))
-                    .stage("open the user namespace")?;
-                set_id_mapped(tree.as_fd(), namespace.as_fd())
-                    .stage("shift the image's owners (an idmapped mount)")
-            }
-            _ => Ok(()),
+    /// Shifts the image's owners into the ids of a user namespace.
+    pub(super) fn map_ids(&self, namespace: BorrowedFd<'_>) -> Result<(), Failed> {
+        match self {
+            Self::Shifted(tree) => set_id_mapped(tree.as_fd(), namespace)
+                .stage("shift the image's owners (an idmapped mount)"),
+            Self::Folder(_) => Ok(()),
         }
     }
 

@@ -35,6 +35,15 @@ pub(crate) fn drop_all() -> Result<(), Failed> {
     keep_only(&[])
 }
 
+/// Whether this process has a capability in effect.
+pub(crate) fn has(capability: u32) -> bool {
+    let header = Header { version: VERSION_3, pid: 0 };
+    let mut data = [Data::default(); 2];
+    // SAFETY: header and data are valid structures of version 3, which has two data elements.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) };
+    result == 0 && data[0].effective & (1 << capability) != 0
+}
+
 fn keep_only(needed: &[u32]) -> Result<(), Failed> {
     for capability in (0..=LAST_CAPABILITY).filter(|number| !needed.contains(number)) {
         // SAFETY: changes this process's bounding set only. Numbers the kernel does not know fail,

@@ -14,7 +14,7 @@ pub(crate) trait Stage<T> {
 
 impl<T, E: Into<io::Error>> Stage<T> for Result<T, E> {
     fn stage(self, stage: &str) -> Result<T, Failed> {
-        self.map_err(|error| Failed { stage: stage.into(), error: error.into(), child: None })
+        self.map_err(|error| Failed { stage: stage.into(), error: error.into() })
     }
 }
 
@@ -35,7 +35,8 @@ struct CloneArguments {
 /// The kernel's number, which C libraries do not all know.
 const CLONE_NEWTIME: u64 = 0x80;
 
-/// Forks into new namespaces of every kind. Returns the child's id in the parent, `None` in the child.
+/// Forks into new namespaces of every kind, but for the network's and the control groups', which are made
+/// apart. Returns the child's id in the parent, `None` in the child.
 ///
 /// The child belongs to the launcher's own parent, so it outlives the launcher and is reaped there.
 pub(super) fn clone_into_new_namespaces() -> io::Result<Option<i32>> {
@@ -50,10 +51,8 @@ fn clone_with(more_flags: u64) -> io::Result<Option<i32>> {
     let flags = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNET
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP
         | libc::CLONE_PARENT;
     let flags = flags as u64 | more_flags;
     let arguments = CloneArguments { flags, ..CloneArguments::default() };
@@ -67,6 +66,15 @@ fn clone_with(more_flags: u64) -> io::Result<Option<i32>> {
         0 => Ok(None),
         pid => Ok(Some(pid as i32)),
     }
+}
+
+/// From now on the control groups that this process is in are the topmost that it sees.
+pub(super) fn hide_control_groups_above() -> io::Result<()> {
+    // SAFETY: changes what this process, which has one thread, sees.
+    if unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
 }
 
 pub(super) fn kill(pid: i32) {
@@ -217,14 +225,12 @@ pub(super) fn mount(
 
 /// Takes an identity inside the new user namespace. Raw calls: the process has one thread.
 pub(super) fn become_ids(uid: u32, gid: u32, may_set_groups: bool) -> io::Result<()> {
-    // SAFETY: these calls change this process's ids only and touch no memory.
-    unsafe {
-        if may_set_groups && libc::setgroups(0, std::ptr::null()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if libc::setresgid(gid, gid, gid) != 0 || libc::setresuid(uid, uid, uid) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    let no_groups = std::ptr::null::<libc::gid_t>();
+    // SAFETY: these calls change this thread's ids only; a list of no groups is never read.
+    let taken = unsafe {
+        (!may_set_groups || libc::syscall(libc::SYS_setgroups, 0usize, no_groups) == 0)
+            && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
+            && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+    };
+    if taken { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

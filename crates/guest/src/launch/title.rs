@@ -6,15 +6,27 @@
 
 use std::{fs, io};
 
-/// Puts the name in the place of the arguments that follow the program's name. The new process, which
-/// begins as a copy, carries it too.
-pub(super) fn carry(name: &str) -> io::Result<()> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    let (start, end) = arguments(&stat).ok_or_else(|| io::Error::other("it is not known where"))?;
-    // SAFETY: the kernel says that the arguments of this process, which are its own to change, lie
-    // there. The process has one thread, and what has read them before holds copies.
-    let place = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, end - start) };
-    put(name, place).ok_or_else(|| io::Error::other("there is no room for it"))
+/// Where the arguments of this process lie.
+pub(super) struct Place {
+    start: usize,
+    end: usize,
+}
+
+impl Place {
+    pub(super) fn find() -> io::Result<Self> {
+        let stat = fs::read_to_string("/proc/self/stat")?;
+        arguments(&stat).ok_or_else(|| io::Error::other("it is not known where"))
+    }
+
+    /// Puts the name in the place of the arguments that follow the program's name. The new process, which
+    /// begins as a copy, carries it too.
+    pub(super) fn carry(self, name: &str) -> io::Result<()> {
+        let Self { start, end } = self;
+        // SAFETY: the kernel says that the arguments of this process, which are its own to change, lie
+        // there. The process has one thread, and what has read them before holds copies.
+        let place = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, end - start) };
+        put(name, place).ok_or_else(|| io::Error::other("there is no room for it"))
+    }
 }
 
 /// The name after the first text, and nothing after the name.
@@ -30,11 +42,11 @@ fn put(name: &str, place: &mut [u8]) -> Option<()> {
 
 /// The 48th and the 49th field of `/proc/PID/stat`. The second may contain anything, so counting starts
 /// after it.
-fn arguments(stat: &str) -> Option<(usize, usize)> {
+fn arguments(stat: &str) -> Option<Place> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     let mut fields = after_name.split_whitespace().skip(45);
     let (start, end) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    (start != 0 && start < end).then_some((start, end))
+    (start != 0 && start < end).then_some(Place { start, end })
 }
 
 #[cfg(test)]
@@ -58,7 +70,7 @@ mod tests {
     #[test]
     fn the_arguments_of_this_process_are_found() {
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
-        let (start, end) = arguments(&stat).unwrap();
+        let Place { start, end } = arguments(&stat).unwrap();
         let line = fs::read("/proc/self/cmdline").unwrap();
         assert_eq!(end - start, line.len());
     }

@@ -14,7 +14,7 @@ use bellglass_protocol::report::{Check, Probe};
 use serde::{Deserialize, Serialize};
 
 use mounts::mounts;
-pub(super) use outside::{Groups, Host, Outside};
+pub(super) use outside::{Frame, Host, Outside};
 
 /// What is claimed about one sandbox. Kept with its record, so that it can be asked about again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -109,8 +109,8 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
         connections(inside),
         writable(claims, inside),
         namespaces(claims, inside, outside),
-        Check::equal("user id map", &claims.uid_map, &outside.uid_map),
-        Check::equal("group id map", &claims.gid_map, &outside.gid_map),
+        Check::equal("user id map", &claims.uid_map, &outside.frame.uid_map),
+        Check::equal("group id map", &claims.gid_map, &outside.frame.gid_map),
     ];
     match &claims.kernel {
         Kernel::Host => checks.extend(of_the_hosts_kernel(claims, inside, outside)),
@@ -125,7 +125,7 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
     checks.push(core_dump(claims.least_core_dump, inside));
     checks.extend(claims.limits.iter().map(|(name, most)| limit(name, *most, inside)));
     checks.extend(membership(claims, outside));
-    let settings = claims.group_settings.iter().zip(&outside.groups.values);
+    let settings = claims.group_settings.iter().zip(&outside.frame.group_values);
     checks.extend(settings.map(|((file, claimed), found)| group(file, claimed, found)));
     checks
 }
@@ -275,7 +275,7 @@ fn core_dump(least: u64, inside: &Probe) -> Check {
 /// Whether the guest is in the groups that were made, in as many hierarchies.
 fn membership(claims: &Claims, outside: &Outside) -> Option<Check> {
     let name = claims.groups.first()?.file_name()?.to_string_lossy().into_owned();
-    let lines = outside.groups.of_guest.lines().filter(|line| line.ends_with(&format!("/{name}")));
+    let lines = outside.groups_of_guest.lines().filter(|line| line.ends_with(&format!("/{name}")));
     let claimed = format!("in {} groups of its own", claims.groups.len());
     Some(Check::equal("control groups", claimed, format!("in {} groups of its own", lines.count())))
 }

@@ -7,14 +7,14 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bellglass_protocol::launch::{LaunchFailure, LaunchOrder, LaunchWord, Launched};
+use bellglass_protocol::launch::{GO, LaunchFailure, LaunchOrder, LaunchWord, Launched};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::guest_binary::GuestBinary;
 use super::record::{ENDING_TIME, ends_within, has_exited, reap};
 use super::unrecorded::{PROGRAM, kill_all_of};
-use crate::backend::{BackendError, LONGEST_NAME};
+use crate::backend::{BackendError, LONGEST_NAME, SandboxName};
 
 /// How long building a cage may take. It is milliseconds, unless the image lies on a file system
 /// that does not answer.
@@ -82,27 +82,50 @@ impl Launcher {
         !has_exited(&self.pidfd)
     }
 
-    /// Has the sandbox made. When this returns there is a process, which builds its cage.
-    pub(super) fn launch(self, order: &LaunchOrder) -> Result<(Launched, Building), BackendError> {
-        self.launch_within(TIME, order)
+    #[cfg(test)]
+    pub(super) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    /// Tells it what to make. It makes a process, which builds nothing yet.
+    pub(super) fn prepare(&mut self, order: &LaunchOrder) {
+        let mut text = serde_json::to_vec(order).expect("an order is plain data");
+        text.push(b'\n');
+        self.tell(&text);
+    }
+
+    /// One that died early gives the better error when it is listened to.
+    fn tell(&mut self, text: &[u8]) {
+        if let Some(stdin) = &mut self.child.stdin {
+            let _ = stdin.write_all(text);
+        }
+    }
+
+    /// Takes back what it was told.
+    pub(super) fn abandon(self, name: &SandboxName) {
+        if let Ok(building) = Building::begin(self, name, TIME) {
+            building.end();
+        }
+    }
+
+    /// Has the sandbox made that it was told of. When this returns, the process builds its cage.
+    pub(super) fn launch(self, name: &SandboxName) -> Result<(Launched, Building), BackendError> {
+        self.launch_within(TIME, name)
     }
 
     pub(super) fn launch_within(
-        mut self,
+        self,
         time: Duration,
-        order: &LaunchOrder,
+        name: &SandboxName,
     ) -> Result<(Launched, Building), BackendError> {
-        let text = serde_json::to_vec(order).expect("an order is plain data");
-        if let Some(mut stdin) = self.child.stdin.take() {
-            // A launcher that died early gives the better error, below.
-            let _ = stdin.write_all(&text);
-        }
-        let mut building = Building::begin(self, order, time)?;
+        let mut building = Building::begin(self, name, time)?;
+        building.launcher.tell(GO);
+        drop(building.launcher.child.stdin.take());
         match building.launched() {
             Ok(launched) => Ok((launched, building)),
             Err(unheard) => {
-                let _ = building.launcher.child.kill();
-                Err(unheard.into_error(&order.name))
+                building.end();
+                Err(unheard.into())
             }
         }
     }
@@ -123,6 +146,8 @@ pub(super) struct Building {
     launcher: Launcher,
     words: ChildStdout,
     heard: Vec<u8>,
+    /// The new process.
+    made: Option<Pid>,
     ended: Option<Result<(), LaunchFailure>>,
     name: String,
     time: Duration,
@@ -138,16 +163,16 @@ enum Unheard {
 impl Building {
     fn begin(
         mut launcher: Launcher,
-        order: &LaunchOrder,
+        name: &SandboxName,
         time: Duration,
     ) -> Result<Self, BackendError> {
         let failed = || BackendError::io("hear from the launcher");
         let words = launcher.child.stdout.take();
         let words = words.ok_or_else(|| failed()(io::ErrorKind::BrokenPipe.into()))?;
         rustix::io::ioctl_fionbio(&words, true).map_err(|error| failed()(error.into()))?;
-        let (heard, name) = (Vec::new(), order.name.clone());
+        let (heard, name) = (Vec::new(), name.to_string());
         let deadline = Instant::now() + time;
-        Ok(Self { launcher, words, heard, ended: None, name, time, deadline })
+        Ok(Self { launcher, words, heard, made: None, ended: None, name, time, deadline })
     }
 
     fn launched(&mut self) -> Result<Launched, Unheard> {
@@ -157,23 +182,37 @@ impl Building {
             let is_silent = !self.hear()?;
             match self.next_word()? {
                 Some(LaunchWord::Launched(launched)) => return Ok(launched),
-                // The launcher tells which process is to be taken away.
-                Some(LaunchWord::Failed(failure)) if failure.pid.is_some() => {
-                    return Err(Unheard::Said(failure));
-                }
+                // Whichever of the two fails first knows best why.
+                Some(LaunchWord::Failed(failure)) => return Err(Unheard::Said(failure)),
                 Some(word) => self.keep(word),
-                None if has_ended || is_silent => {
-                    let failure = self.ended.take().and_then(Result::err);
-                    return Err(failure.map_or_else(Unheard::without_a_word, Unheard::Said));
-                }
+                None if has_ended || is_silent => return Err(Unheard::without_a_word()),
                 None => self.wait(Some(&self.launcher.pidfd))?,
             }
         }
     }
 
-    /// Returns when the cage stands.
+    /// Returns when the cage stands. Leaves no process if it never will.
     pub(super) fn ready(mut self) -> Result<(), BackendError> {
-        self.heard_ready().map_err(|unheard| unheard.into_error(&self.name))
+        self.heard_ready().map_err(|unheard| {
+            self.end();
+            unheard.into()
+        })
+    }
+
+    /// Ends both processes and takes them away: they are children of ours.
+    fn end(mut self) {
+        drop(self.launcher.child.stdin.take());
+        let _ = self.launcher.child.kill();
+        ends_within(ENDING_TIME, &self.launcher.pidfd);
+        // It may have said which process it made when nobody listened.
+        while let (Ok(_), Ok(Some(word))) = (self.hear(), self.next_word()) {
+            self.keep(word);
+        }
+        match self.made {
+            Some(pid) => take_away(pid),
+            // What it may have made is known by nothing but its name.
+            None => kill_all_of(&self.name),
+        }
     }
 
     fn heard_ready(&mut self) -> Result<(), Unheard> {
@@ -192,6 +231,7 @@ impl Building {
 
     fn keep(&mut self, word: LaunchWord) {
         match word {
+            LaunchWord::Made { pid } => self.made = Pid::from_raw(pid),
             LaunchWord::Launched(_) => {}
             LaunchWord::Ready => self.ended = Some(Ok(())),
             LaunchWord::Failed(failure) => self.ended = Some(Err(failure)),
@@ -236,24 +276,15 @@ impl Unheard {
     fn without_a_word() -> Self {
         Self::Silent(io::Error::other("the launcher ended without a word"))
     }
+}
 
-    /// Leaves no process of the sandbox.
-    fn into_error(self, name: &str) -> BackendError {
-        match self {
-            Self::Said(LaunchFailure { stage, error, pid }) => {
-                match pid.and_then(Pid::from_raw) {
-                    Some(pid) => take_away(pid),
-                    // The new process may have said so, whose number nobody told.
-                    None => kill_all_of(name),
-                }
-                BackendError::Launch { stage, error }
-            }
-            Self::Silent(error) => {
-                // What it may have made already is known by nothing but its name.
-                kill_all_of(name);
-                BackendError::Launch { stage: "build the cage".into(), error: error.to_string() }
-            }
-        }
+impl From<Unheard> for BackendError {
+    fn from(unheard: Unheard) -> Self {
+        let (stage, error) = match unheard {
+            Unheard::Said(LaunchFailure { stage, error }) => (stage, error),
+            Unheard::Silent(error) => ("build the cage".into(), error.to_string()),
+        };
+        Self::Launch { stage, error }
     }
 }
 
@@ -263,10 +294,11 @@ impl<E: Into<io::Error>> From<E> for Unheard {
     }
 }
 
-/// Waits for a child of ours that is at its end, so that no corpse is left.
+/// Ends a child of ours and waits for it, so that no corpse is left.
 fn take_away(pid: Pid) {
     // As long as nobody has waited for it, its id is its own.
     if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
+        let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
         ends_within(ENDING_TIME, &pidfd);
         reap(&pidfd);
     }

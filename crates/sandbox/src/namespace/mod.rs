@@ -26,7 +26,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -34,7 +34,7 @@ use bellglass_protocol::cage::WORKSPACE;
 use bellglass_protocol::job::{IsolationLevel, Limits};
 use bellglass_protocol::launch::{GuestConfig, IdMapping, Kernel, LaunchOrder};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::backend::{
     Backend, BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder, SetUp,
@@ -44,11 +44,11 @@ use control_groups::ControlGroups;
 use guest_binary::GuestBinary;
 use held::{HeldNames, Holds};
 use ids::IdRanges;
-use launcher::WaitingLauncher;
+use launcher::{Building, WaitingLauncher};
 use prepared::PreparedCage;
 use record::Record;
 use resources::Disks;
-use running::NamespaceSandbox;
+use running::{Beginning, Grip, NamespaceSandbox};
 
 /// The user that tools run as, inside.
 const TOOL_ID: u32 = 1000;
@@ -73,7 +73,7 @@ struct Shared {
     host: Host,
     /// Cages that are built at once. More would only make all of them wait for the same locks of
     /// the kernel, and the first of many be ready as late as the last.
-    builders: Semaphore,
+    builders: Arc<Semaphore>,
 }
 
 impl NamespaceBackend {
@@ -102,7 +102,7 @@ impl NamespaceBackend {
             disks: Disks::detect(),
             held: Arc::default(),
             host: Host::look(),
-            builders: Semaphore::new(2 * cores),
+            builders: Arc::new(Semaphore::new(2 * cores)),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -120,15 +120,18 @@ impl Backend for NamespaceBackend {
 
     async fn start(&self, order: &SandboxOrder) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let (shared, order) = (self.shared.clone(), order.clone());
-        let _turn = self.shared.turn_to_build().await;
-        let _next = NextLauncher { shared: &self.shared, after: UNDISTURBED };
+        let turn = self.shared.turn_to_build().await;
+        let next = NextLauncher::of(&self.shared, UNDISTURBED);
         blocking(move || {
             let holds = Holds { _name: shared.held.hold(&order.name), _made_as: None };
-            let record = shared.start(&order, Purpose::Now)?;
-            Ok((shared, record, holds))
+            let (record, (grip, building)) = shared.start(&order)?;
+            Ok((shared, record, grip, building, holds))
         })
         .await
-        .and_then(|(shared, record, holds)| NamespaceSandbox::boxed(shared, record, holds))
+        .and_then(|(shared, record, grip, building, holds)| {
+            let start = Some(Beginning { building, turn, next });
+            NamespaceSandbox::boxed(shared, record, grip, start, holds)
+        })
     }
 
     async fn prepare(
@@ -138,7 +141,7 @@ impl Backend for NamespaceBackend {
         let (shared, order) = (self.shared.clone(), order.clone());
         let _turn = self.shared.turn_to_build().await;
         // Nobody waits for this one, so there is time to be ready for those who will.
-        let _next = NextLauncher { shared: &self.shared, after: Duration::ZERO };
+        let _next = NextLauncher::of(&self.shared, Duration::ZERO);
         let prepared = blocking(move || PreparedCage::make(shared, order)).await?;
         Ok(Some(Box::new(prepared)))
     }
@@ -155,12 +158,13 @@ impl Backend for NamespaceBackend {
             };
             let made_as = record.made_as.as_deref().and_then(SandboxName::parse);
             let made_as = made_as.map(|made_as| shared.held.hold(&made_as));
-            Ok(Some((shared, record, Holds { _name: hold, _made_as: made_as })))
+            let grip = Grip::take(&shared, &record);
+            Ok(Some((shared, record, grip, Holds { _name: hold, _made_as: made_as })))
         })
         .await?;
-        let Some((shared, record, holds)) = found else { return Ok(None) };
+        let Some((shared, record, grip, holds)) = found else { return Ok(None) };
         shared.ids.reserve(record.ids);
-        NamespaceSandbox::boxed(shared, record, holds).map(Some)
+        NamespaceSandbox::boxed(shared, record, grip, None, holds).map(Some)
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), BackendError> {
@@ -188,15 +192,21 @@ impl Backend for NamespaceBackend {
 const UNDISTURBED: Duration = Duration::from_millis(20);
 
 /// Has a launcher wait for the next sandbox once this one had its time, however its making ended.
-struct NextLauncher<'a> {
-    shared: &'a Arc<Shared>,
+struct NextLauncher {
+    shared: Weak<Shared>,
     after: Duration,
 }
 
-impl Drop for NextLauncher<'_> {
+impl NextLauncher {
+    fn of(shared: &Arc<Shared>, after: Duration) -> Self {
+        Self { shared: Arc::downgrade(shared), after }
+    }
+}
+
+impl Drop for NextLauncher {
     fn drop(&mut self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (shared, after) = (Arc::downgrade(self.shared), self.after);
+        let (shared, after) = (self.shared.clone(), self.after);
         runtime.spawn(async move {
             tokio::time::sleep(after).await;
             if let Some(shared) = shared.upgrade() {
@@ -207,11 +217,26 @@ impl Drop for NextLauncher<'_> {
     }
 }
 
-/// Whether a sandbox is made for a job that is there, or for one that may come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    Now,
-    Later,
+/// Somebody's turn to build a cage: until its guest greets, but not longer than most guests take. A job may
+/// have so little processor time that others would wait for it.
+struct Turn {
+    _permit: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+}
+
+const LONGEST_TURN: Duration = Duration::from_secs(1);
+
+impl Turn {
+    fn of(permit: OwnedSemaphorePermit) -> Self {
+        let permit = Arc::new(Mutex::new(Some(permit)));
+        let turn = Arc::downgrade(&permit);
+        tokio::spawn(async move {
+            tokio::time::sleep(LONGEST_TURN).await;
+            if let Some(permit) = turn.upgrade() {
+                permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+            }
+        });
+        Self { _permit: permit }
+    }
 }
 
 /// Why there is no sandbox, and what became of its processes.
@@ -228,35 +253,62 @@ impl From<BackendError> for NotMade {
 }
 
 impl Shared {
-    async fn turn_to_build(&self) -> SemaphorePermit<'_> {
-        self.builders.acquire().await.expect("the semaphore is never closed")
+    async fn turn_to_build(&self) -> Turn {
+        let permit = self.builders.clone().acquire_owned().await;
+        Turn::of(permit.expect("the semaphore is never closed"))
     }
 
-    /// Makes a sandbox, or leaves nothing behind.
-    fn start(&self, order: &SandboxOrder, purpose: Purpose) -> Result<Record, BackendError> {
+    /// Makes a sandbox for a job that is there. When this returns, its cage is being built.
+    fn start(&self, order: &SandboxOrder) -> Result<(Record, (Grip, Building)), BackendError> {
+        self.make(order, false, |record, folder, building| {
+            record.write(folder).map_err(not_recorded())?;
+            Ok((Grip::take(self, record), building))
+        })
+    }
+
+    /// Makes one for a job that may come. When this returns, its cage stands.
+    fn start_ahead(&self, order: &SandboxOrder) -> Result<Record, BackendError> {
+        let made = self.make(order, true, |record, folder, building| {
+            // Nobody is in a hurry, and whoever finds a record then finds a cage that stands.
+            building.ready()?;
+            record.write(folder).map_err(not_recorded())
+        });
+        made.map(|(record, ())| record)
+    }
+
+    /// Makes a sandbox, or leaves nothing behind. `meanwhile` has the record written, while the cage is built.
+    fn make<T>(
+        &self,
+        order: &SandboxOrder,
+        held: bool,
+        meanwhile: impl FnOnce(&Record, &Path, Building) -> Result<T, BackendError>,
+    ) -> Result<(Record, T), BackendError> {
         let folder = self.folder.join(order.name.as_str());
         if folder.exists() {
             // An earlier sandbox of this name ended together with whoever would have cleaned up.
             self.remove(&order.name).map_err(BackendError::io("end an earlier sandbox"))?;
         }
-        private_folder(&folder).map_err(BackendError::io("make the sandbox's folder"))?;
-        self.with_ids(|ids| self.launch(order, &folder, ids, purpose)).map_err(|not_made| {
-            match not_made {
-                NotMade::Gone(error) => {
-                    self.remove_traces(&order.name);
-                    error
-                }
-                // A later sweep finds it by its traces.
-                NotMade::Remains(error) => error,
+        let launch = |ids| {
+            let launch_order = LaunchOrder { held, ..self.launch_order(order, &folder, ids) };
+            self.launch(order, &launch_order, &folder, |record, building| {
+                meanwhile(record, &folder, building)
+            })
+        };
+        self.with_ids(launch).map_err(|not_made| match not_made {
+            NotMade::Gone(error) => {
+                self.remove_traces(&order.name);
+                error
             }
+            // A later sweep finds it by its traces.
+            NotMade::Remains(error) => error,
         })
     }
 
     /// Takes ids for a sandbox; they come back if it is not made.
-    fn with_ids(
+    fn with_ids<T>(
         &self,
-        make: impl FnOnce(IdMapping) -> Result<Record, NotMade>,
-    ) -> Result<Record, NotMade> {
+        make: impl FnOnce(IdMapping) -> Result<T, NotMade>,
+    ) -> Result<T, NotMade> {
         let ids = self.ids.take().ok_or_else(|| {
             BackendError::Unsupported(
                 "no id range is left, or they cannot be registered below /run; let some sandboxes \
@@ -282,46 +334,44 @@ impl Shared {
         Ok(())
     }
 
-    fn launch(
+    fn launch<T>(
         &self,
         order: &SandboxOrder,
+        launch_order: &LaunchOrder,
         folder: &Path,
-        ids: IdMapping,
-        purpose: Purpose,
-    ) -> Result<Record, NotMade> {
+        meanwhile: impl FnOnce(&Record, Building) -> Result<T, BackendError>,
+    ) -> Result<(Record, T), NotMade> {
         let name = order.name.as_str();
-        // One that has yet to start does so while the control groups are made.
-        let launcher = self.launcher.take(&self.guest)?;
+        let mut launcher = self.launcher.take(&self.guest)?;
+        // It makes a process, or has yet to start, while the rest is made that belongs to the sandbox.
+        launcher.prepare(launch_order);
         let host_limits = self.host_limits(&order.limits);
-        self.groups
-            .create(name, &host_limits)
-            .map_err(BackendError::io("make the sandbox's control groups"))?;
-        let held = purpose == Purpose::Later;
-        let launch_order = LaunchOrder { held, ..self.launch_order(order, folder, ids) };
-        let (launched, building) = launcher.launch(&launch_order)?;
-        // All this while the new process builds its cage.
-        let (set_up, claims) = self.claim(order, &launch_order, name);
-        let groups = self.groups.folders(name);
+        let made = private_folder(folder).map_err(BackendError::io("make the sandbox's folder"));
+        let made = made.and_then(|()| {
+            let made = self.groups.create(name, &host_limits);
+            made.map_err(BackendError::io("make the sandbox's control groups"))
+        });
+        if let Err(error) = made {
+            launcher.abandon(&order.name);
+            return Err(error.into());
+        }
+        let (launched, building) = launcher.launch(&order.name)?;
+        let (set_up, claims) = self.claim(order, launch_order, name);
+        let (groups, ids) = (self.groups.folders(name), launch_order.ids);
         let claims = Some(claims);
         let record = Record::new(order.name.clone(), launched, ids, groups, set_up, claims);
         let record = record.on(&order.rootfs);
-        let write = || record.write(folder).map_err(BackendError::io("record the sandbox"));
-        let made = match purpose {
-            Purpose::Now => write().and_then(|()| building.ready()),
-            // Nobody is in a hurry, and whoever finds a record then finds a cage that stands.
-            Purpose::Later => building.ready().and_then(|()| write()),
-        };
-        if let Err(error) = made {
+        match meanwhile(&record, building) {
+            Ok(made) => Ok((record, made)),
             // Nobody would find it again, and its ids are about to be another's.
-            return Err(match record.kill_and_wait() {
+            Err(error) => Err(match record.kill_and_wait() {
                 Ok(()) => NotMade::Gone(error),
                 Err(still_there) => {
                     tracing::error!(sandbox = name, %still_there, "a sandbox that was not made does not end");
                     NotMade::Remains(error)
                 }
-            });
+            }),
         }
-        Ok(record)
     }
 
     /// What is said of a sandbox whose control groups have this name.
@@ -448,6 +498,10 @@ impl Shared {
             tracing::warn!(sandbox = %name, %error, "could not end it; the next sweep tries again");
         }
     }
+}
+
+fn not_recorded() -> impl FnOnce(io::Error) -> BackendError {
+    BackendError::io("record the sandbox")
 }
 
 /// Makes a folder that only its owner may enter; one that exists is fine.

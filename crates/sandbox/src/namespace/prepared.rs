@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +14,10 @@ use bellglass_protocol::launch::{Adopted, Adoption, LaunchFailure, Storage};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::held::{Hold, Holds};
-use super::record::{Record, WIRE};
-use super::running::NamespaceSandbox;
-use super::{Purpose, Shared, blocking, resources};
+use super::record::Record;
+use super::running::{self, Grip, NamespaceSandbox};
+use super::{Shared, blocking, resources};
 use crate::backend::{BackendError, PreparedSandbox, RunningSandbox, SandboxName, SandboxOrder};
-use crate::inward::Inward;
 
 /// How long a cage may take to become a job's. It is a millisecond.
 const ADOPTION_TIME: Duration = Duration::from_secs(20);
@@ -41,7 +39,7 @@ pub(super) struct PreparedCage {
 impl PreparedCage {
     pub(super) fn make(shared: Arc<Shared>, made: SandboxOrder) -> Result<Self, BackendError> {
         let hold = shared.held.hold(&made.name);
-        let record = shared.start(&made, Purpose::Later)?;
+        let record = shared.start_ahead(&made)?;
         match connect(&shared, &made.name) {
             Ok(connection) => Ok(Self { shared, made, record, connection, hold }),
             Err(error) => {
@@ -54,7 +52,7 @@ impl PreparedCage {
     fn become_that_of(
         self,
         order: &SandboxOrder,
-    ) -> Result<(Arc<Shared>, Record, Holds), BackendError> {
+    ) -> Result<(Arc<Shared>, Record, Grip, Holds), BackendError> {
         let Self { shared, made, record, connection, hold } = self;
         let own_hold = shared.held.hold(&order.name);
         let adopted = shared.adapt(&made, record, &connection, order);
@@ -66,7 +64,10 @@ impl PreparedCage {
         // Its processes keep the name that it was made under, and a sweep that listed the sandboxes
         // before may still come for that.
         let holds = Holds { _name: own_hold, _made_as: Some(hold) };
-        adopted.map(|record| (shared, record, holds))
+        adopted.map(|record| {
+            let grip = Grip::take(&shared, &record);
+            (shared, record, grip, holds)
+        })
     }
 }
 
@@ -132,7 +133,9 @@ impl PreparedSandbox for PreparedCage {
     ) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let order = order.clone();
         let adopted = blocking(move || self.become_that_of(&order)).await;
-        adopted.and_then(|(shared, record, holds)| NamespaceSandbox::boxed(shared, record, holds))
+        adopted.and_then(|(shared, record, grip, holds)| {
+            NamespaceSandbox::boxed(shared, record, grip, None, holds)
+        })
     }
 
     async fn discard(self: Box<Self>) {
@@ -146,10 +149,7 @@ impl PreparedSandbox for PreparedCage {
 }
 
 fn connect(shared: &Shared, name: &SandboxName) -> io::Result<UnixStream> {
-    let folder = fs::File::open(shared.folder.join(name.as_str()))?;
-    // Through the folder's descriptor, since a socket's path is limited to 108 bytes.
-    let path = format!("/proc/self/fd/{}/{WIRE}", folder.as_raw_fd());
-    let connection = Inward::connect(&path)?.stream;
+    let connection = running::connect(shared, name.as_str())?;
     connection.set_nonblocking(false)?;
     connection.set_read_timeout(Some(ADOPTION_TIME))?;
     Ok(connection)
@@ -165,7 +165,6 @@ fn answer(connection: &UnixStream) -> Result<Adopted, BackendError> {
     let failure: LaunchFailure = serde_json::from_str(&line).unwrap_or_else(|_| LaunchFailure {
         stage: "hear from a sandbox that was made ahead".into(),
         error: "it ended without a word".into(),
-        pid: None,
     });
     Err(BackendError::Launch { stage: failure.stage, error: failure.error })
 }

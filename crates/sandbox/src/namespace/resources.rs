@@ -55,9 +55,12 @@ pub(super) fn counted_by_the_guest(limits: &Limits, groups: &ControlGroups) -> O
 
 /// The number of processors that tools must stay on, if that is fewer than there are.
 pub(super) fn processors(limits: &Limits, groups: &ControlGroups) -> Option<u32> {
+    if groups.has(Controller::Cpu) {
+        return None;
+    }
     let all = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let wanted = (limits.cpus.ceil() as u32).max(1);
-    (!groups.has(Controller::Cpu) && wanted < all).then_some(wanted)
+    (wanted < all).then_some(wanted)
 }
 
 /// What was done about limits, in words.

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::sync::Arc;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,11 +13,12 @@ use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use super::attestation::{self, Groups, Outside};
+use super::attestation::{self, Frame, Outside};
 use super::control_groups::Relief;
 use super::held::Holds;
+use super::launcher::Building;
 use super::record::{Record, WIRE, reap};
-use super::{Shared, blocking, control_groups};
+use super::{NextLauncher, Shared, Turn, UNDISTURBED, blocking, control_groups};
 use crate::backend::{BackendError, RunningSandbox, SandboxName, SetUp, WireStream};
 use crate::inward::{Inward, SideDoor};
 
@@ -31,30 +33,76 @@ pub(super) struct NamespaceSandbox {
     /// Readable once the guest is gone. All processes of the sandbox are gone then too: the guest
     /// is the first process of their pid namespace, and the kernel ends them before it.
     pidfd: AsyncFd<OwnedFd>,
-    /// What the host showed of its control groups when it was taken up.
-    groups: Option<Groups>,
+    /// What the host showed of it when it was taken up.
+    frame: Option<Frame>,
+    /// The first connection, until it is asked for.
+    wire: Mutex<Option<StdUnixStream>>,
+    /// Its start, until its guest has answered.
+    start: Mutex<Option<Beginning>>,
     /// Keeps sweeps away from it while it is in somebody's hands.
     _holds: Holds,
 }
 
+/// A sandbox whose guest is on its way.
+pub(super) struct Beginning {
+    pub(super) building: Building,
+    pub(super) turn: Turn,
+    pub(super) next: NextLauncher,
+}
+
+/// How we hold a sandbox. It can be taken hold of while its cage is built: its socket is there, and whoever
+/// will live there answers in time.
+pub(super) struct Grip {
+    pidfd: Option<OwnedFd>,
+    frame: Option<Frame>,
+    wire: Option<StdUnixStream>,
+}
+
+impl Grip {
+    pub(super) fn take(shared: &Shared, record: &Record) -> Self {
+        Self {
+            pidfd: record.pidfd(),
+            frame: record.claims.as_ref().map(|claims| Frame::look(claims, record.pid)),
+            // Whoever needs it tries again, and then tells why it cannot be had.
+            wire: connect(shared, &record.name).ok(),
+        }
+    }
+}
+
+pub(super) fn connect(shared: &Shared, name: &str) -> io::Result<StdUnixStream> {
+    let folder = std::fs::File::open(shared.folder.join(name))?;
+    // Through the folder's descriptor, since a socket's path is limited to 108 bytes.
+    let path = format!("/proc/self/fd/{}/{WIRE}", folder.as_raw_fd());
+    Ok(Inward::connect(&path)?.stream)
+}
+
 impl NamespaceSandbox {
+    fn end_of_start(&self) -> Option<Beginning> {
+        self.start.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     pub(super) fn boxed(
         shared: Arc<Shared>,
         record: Record,
+        grip: Grip,
+        start: Option<Beginning>,
         holds: Holds,
     ) -> Result<Box<dyn RunningSandbox>, BackendError> {
         let gone = || io::Error::other("it ended right after its start");
-        let pidfd = record.pidfd().ok_or_else(gone).and_then(|pidfd| {
+        let Grip { pidfd, frame, wire } = grip;
+        let pidfd = pidfd.ok_or_else(gone).and_then(|pidfd| {
             // SAFETY: an `OwnedFd` keeps its descriptor open and the same for as long as it lives.
             unsafe { AsyncFd::register(pidfd) }.map_err(io::Error::from)
         });
         let name = SandboxName::parse(&record.name);
         match (pidfd, name) {
             (Ok(pidfd), Some(name)) => {
-                let groups = record.claims.as_ref().map(|claims| Groups::look(claims, record.pid));
-                Ok(Box::new(Self { shared, record, name, pidfd, groups, _holds: holds }))
+                let (wire, start) = (Mutex::new(wire), Mutex::new(start));
+                let _holds = holds;
+                Ok(Box::new(Self { shared, record, name, pidfd, frame, wire, start, _holds }))
             }
             (pidfd, _) => {
+                let is_gone = record.pidfd().is_none();
                 // If it cannot be ended, a later sweep finds and removes it.
                 if record.kill_and_wait().is_ok() {
                     if let Some(name) = SandboxName::parse(&record.name) {
@@ -63,7 +111,11 @@ impl NamespaceSandbox {
                     shared.ids.give_back(record.ids);
                 }
                 let source = pidfd.err().unwrap_or_else(gone);
-                Err(BackendError::Io { action: "hold on to the sandbox".into(), source })
+                let lost = BackendError::Io { action: "hold on to the sandbox".into(), source };
+                // If it went by itself, it has said why.
+                let cause =
+                    start.filter(|_| is_gone).and_then(|start| start.building.ready().err());
+                Err(cause.unwrap_or(lost))
             }
         }
     }
@@ -73,12 +125,27 @@ impl NamespaceSandbox {
 impl RunningSandbox for NamespaceSandbox {
     async fn connect(&self) -> Result<Box<dyn WireStream>, BackendError> {
         let failed = || BackendError::io("reach the guest");
-        let folder = self.shared.folder.join(self.name.as_str());
-        let folder = std::fs::File::open(folder).map_err(failed())?;
-        // Through the folder's descriptor, since a socket's path is limited to 108 bytes.
-        let path = format!("/proc/self/fd/{}/{WIRE}", folder.as_raw_fd());
-        let Inward { stream, .. } = Inward::connect(&path).map_err(failed())?;
+        let first = self.wire.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = match first {
+            Some(stream) => stream,
+            None => connect(&self.shared, self.name.as_str()).map_err(failed())?,
+        };
         Ok(Box::new(UnixStream::from_std(stream).map_err(failed())?))
+    }
+
+    fn greeted(&self) {
+        let Some(Beginning { building, turn, next }) = self.end_of_start() else { return };
+        drop((turn, next));
+        // Somebody is about to use the sandbox, and what is left of its start can wait.
+        tokio::spawn(async move {
+            tokio::time::sleep(UNDISTURBED).await;
+            let _ = tokio::task::spawn_blocking(move || drop(building)).await;
+        });
+    }
+
+    async fn failure(&self) -> Option<BackendError> {
+        let Beginning { building, .. } = self.end_of_start()?;
+        blocking(move || Ok(building.ready().err())).await.ok().flatten()
     }
 
     fn side_door(&self) -> Option<SideDoor> {
@@ -92,6 +159,8 @@ impl RunningSandbox for NamespaceSandbox {
     }
 
     async fn stop(&self) -> Result<(), BackendError> {
+        // Its launcher has ended by now, unless the guest never came.
+        drop(self.end_of_start());
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
         Relief::for_good(&self.record.groups);
         if tokio::time::timeout(ENDING_TIME, self.gone()).await.is_err() {
@@ -124,10 +193,10 @@ impl RunningSandbox for NamespaceSandbox {
     }
 
     fn attest(&self, inside: &Probe) -> Vec<Check> {
-        let (Some(claims), Some(groups)) = (&self.record.claims, &self.groups) else {
+        let (Some(claims), Some(frame)) = (&self.record.claims, &self.frame) else {
             return Vec::new();
         };
-        let outside = Outside::look(&self.record, &self.shared.host, groups);
+        let outside = Outside::look(&self.record, &self.shared.host, frame);
         attestation::examine(claims, inside, &outside)
     }
 

@@ -7,9 +7,12 @@ use std::os::unix::fs::DirBuilderExt as _;
 use bellglass_protocol::job::Limits;
 use bellglass_protocol::launch::{IdMapping, Launched};
 use rustix::fs::CWD;
+use rustix::process::Signal;
 
+use super::unrecorded::processes_of;
 use super::*;
 use crate::backend::SetUp;
+use crate::sandbox::Sandbox;
 
 fn order(name: SandboxName, rootfs: PathBuf) -> SandboxOrder {
     SandboxOrder {
@@ -19,6 +22,14 @@ fn order(name: SandboxName, rootfs: PathBuf) -> SandboxOrder {
         nested_sandboxing: false,
         orphaned_after: None,
     }
+}
+
+/// A backend in a folder of its own, and an order whose image has nothing in it.
+fn empty() -> (tempfile::TempDir, NamespaceBackend, SandboxOrder) {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = NamespaceBackend::new(folder.path().join("sandboxes")).unwrap();
+    let order = order(SandboxName::throwaway(), folder.path().into());
+    (folder, backend, order)
 }
 
 /// Children of this process that have ended and were not waited for.
@@ -42,7 +53,8 @@ async fn a_failed_launch_leaves_nothing() {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(image.join(needed)).unwrap();
     }
     let name = SandboxName::throwaway();
-    let failed = backend.start(&order(name.clone(), image)).await.err().expect("there is no /etc");
+    let started = Sandbox::start(&backend, &order(name.clone(), image), "image").await;
+    let failed = started.err().expect("there is no /etc");
     assert!(failed.to_string().contains("/etc/hosts"), "{failed}");
     assert_eq!(corpses(), Vec::<String>::new());
     assert!(!folder.path().join("sandboxes").join(name.as_str()).exists());
@@ -52,19 +64,48 @@ async fn a_failed_launch_leaves_nothing() {
 
 #[test]
 fn a_launcher_that_hangs_is_ended() {
-    let folder = tempfile::tempdir().unwrap();
-    let backend = NamespaceBackend::new(folder.path().join("sandboxes")).unwrap();
+    let (folder, backend, order) = empty();
     let shared = &backend.shared;
-    let order = order(SandboxName::throwaway(), folder.path().into());
+    let launch_order = shared.launch_order(&order, folder.path(), IdMapping::Single);
+    let time = std::time::Duration::from_millis(100);
+    let mut launcher = shared.launcher.take(&shared.guest).unwrap();
+    rustix::process::pidfd_send_signal(launcher.pidfd(), Signal::STOP).unwrap();
+    launcher.prepare(&launch_order);
+    let failed = launcher.launch_within(time, &order.name).err().expect("it stands still");
+    assert!(failed.to_string().contains("has not answered"), "{failed}");
+    assert_eq!(corpses(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_new_process_that_hangs_is_ended() {
+    let (folder, backend, order) = empty();
+    let shared = &backend.shared;
     let pipe = folder.path().join("pipe");
     rustix::fs::mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
     let mut launch_order = shared.launch_order(&order, folder.path(), IdMapping::Single);
     // A pipe that nobody reads is waited for when it is opened.
     launch_order.cgroup_joins = vec![pipe.to_string_lossy().into_owned()];
-    let time = std::time::Duration::from_millis(100);
-    let launcher = shared.launcher.take(&shared.guest).unwrap();
-    let failed = launcher.launch_within(time, &launch_order).err().expect("nobody reads there");
+    let time = std::time::Duration::from_millis(300);
+    let mut launcher = shared.launcher.take(&shared.guest).unwrap();
+    launcher.prepare(&launch_order);
+    let failed = launcher.launch_within(time, &order.name).err().expect("nobody reads there");
     assert!(failed.to_string().contains("has not answered"), "{failed}");
+    assert!(processes_of(order.name.as_str()).is_empty());
+    assert_eq!(corpses(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_was_begun_can_be_taken_back() {
+    let (folder, backend, order) = empty();
+    let shared = &backend.shared;
+    let launch_order = shared.launch_order(&order, folder.path(), IdMapping::Single);
+    let mut launcher = shared.launcher.take(&shared.guest).unwrap();
+    launcher.prepare(&launch_order);
+    while processes_of(order.name.as_str()).len() < 2 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    launcher.abandon(&order.name);
+    assert!(processes_of(order.name.as_str()).is_empty());
     assert_eq!(corpses(), Vec::<String>::new());
 }
 

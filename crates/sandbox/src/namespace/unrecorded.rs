@@ -38,7 +38,7 @@ pub(super) fn kill_all_of(name: &str) {
     tracing::warn!(sandbox = name, "some of its processes cannot be ended");
 }
 
-fn processes_of(name: &str) -> Vec<OwnedFd> {
+pub(super) fn processes_of(name: &str) -> Vec<OwnedFd> {
     let arguments = format!("{PROGRAM}\0{name}");
     let is_one = |pid: i32| {
         // What was room for a longer name is empty.

@@ -75,8 +75,13 @@ impl bellglass_sandbox::client::OutputSink for Nowhere {
 pub(crate) async fn a_killed_sandbox_is_noticed_and_removed(fixture: &Fixture) {
     let order = fixture.order();
     let sandbox = fixture.start_with(&order).await;
-    // Whichever of its processes is hit, all end: the last of them here is the most inner one.
-    let victim = processes_of(order.name.as_str()).into_iter().max().unwrap();
+    // Whichever of its own processes is hit, all end: the last of them here is the most inner one. What
+    // waits for a command is none of them.
+    let is_own = |pid: &i32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.trim() != "supervisor"
+    };
+    let victim = processes_of(order.name.as_str()).into_iter().filter(is_own).max().unwrap();
     kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
     tokio::time::timeout(PATIENCE, sandbox.gone()).await.expect("its end is noticed");
     assert!(fixture.backend.find(&order.name).await.unwrap().is_none());

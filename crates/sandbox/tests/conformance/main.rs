@@ -31,6 +31,7 @@ macro_rules! for_every_behaviour_inside {
     ($backend:ident, $fresh:path $(, $($module:ident :: $behaviour:ident,)*)?) => {
         conformance! { $backend, $fresh:
             tools::the_first_command_speaks,
+            tools::a_command_runs_whoever_waits_for_it,
             tools::every_interpreter_runs,
             tools::files_are_written_and_read,
             tools::file_tools_stay_in_the_workspace,

@@ -1,5 +1,7 @@
 //! What runs inside, and what it can reach.
 
+use std::time::Duration;
+
 use bellglass_protocol::step::StepStatus;
 use serde_json::json;
 
@@ -12,6 +14,30 @@ pub(crate) async fn the_first_command_speaks(fixture: &Fixture) {
     assert_eq!(done.stdout, format!("out\n/workspace\n{name}\n"), "{done:?}");
     assert_eq!(done.stderr, "err\n");
     assert_eq!((done.result.status, done.result.exit_code), (StepStatus::Failed, Some(3)));
+    sandbox.destroy().await.unwrap();
+}
+
+pub(crate) async fn a_command_runs_whoever_waits_for_it(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    // Ends everything that a tool can end, whoever waits for the next command included, if it can.
+    for (n, signal) in [(1, "KILL"), (2, "TERM"), (3, "STOP")] {
+        let end_all = format!("(sleep 0.1; kill -{signal} -1) > /dev/null 2>&1 &");
+        shell(&sandbox, 2 * n, &end_all).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let well = shell(&sandbox, 2 * n + 1, "echo well").await;
+        assert_eq!(well.stdout, "well\n", "{signal}");
+    }
+    // Too long for a letter.
+    let long = json!({ "A": "x".repeat(100_000), "B": "x".repeat(100_000) });
+    let call_of = json!({ "tool": "shell", "command": "echo ${#A} ${#B}", "env": long });
+    assert_eq!(call(&sandbox, 8, call_of).await.stdout, "100000 100000\n");
+    // One after the other, faster than anybody could be made ready for them.
+    for n in 9..24 {
+        assert_eq!(shell(&sandbox, n, &format!("echo {n}")).await.stdout, format!("{n}\n"));
+    }
+    // Each finds nothing but its own three descriptors.
+    let others = "for n in {3..40}; do [ -e /proc/$$/fd/$n ] && echo $n; done; echo no more";
+    assert_eq!(shell(&sandbox, 24, others).await.stdout, "no more\n");
     sandbox.destroy().await.unwrap();
 }
 

@@ -1,7 +1,8 @@
-//! The process that looks around. It runs after a fork in a program that may have threads, so it
+//! How a process looks around. It runs after a fork in a program that may have threads, so it
 //! allocates nothing, takes no lock and makes nothing but system calls.
 //!
-//! What it writes is a list of sections: a byte that begins one, its name, and its lines.
+//! What it writes is a list of sections: a byte that begins one, its name, and its lines; and a byte that
+//! ends all.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
@@ -35,9 +36,12 @@ const NAMESPACES: [&CStr; 8] = [
     c"/proc/self/ns/uts",
 ];
 
+/// Ends the notes.
+pub(super) const END: u8 = 0x1d;
+
 /// # Safety
-/// Only for a fresh fork that exits afterwards.
-pub(super) unsafe fn look_around(pipe: RawFd, attempts: &Attempts) {
+/// Only for a process of its own that exits afterwards.
+pub(in crate::inside) unsafe fn look_around(pipe: RawFd, attempts: &Attempts) {
     let notes = &mut Notes { pipe, length: 0, text: [0; NOTES] };
     // SAFETY: this process is a fork of its own; all paths and buffers below are valid.
     unsafe {
@@ -75,6 +79,7 @@ pub(super) unsafe fn look_around(pipe: RawFd, attempts: &Attempts) {
         let made = libc::syscall(libc::SYS_unshare, libc::CLONE_NEWUSER);
         notes.tell_number(if made == 0 { 0 } else { last_errno() });
     }
+    notes.say(&[END]);
     notes.send();
 }
 

@@ -2,23 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::Read as _;
+use std::path::Path;
 
 use bellglass_protocol::cage::{
     COVERED_FILES, COVERED_FOLDERS, NAMESPACES, READ_ONLY_FOLDERS, namespace_number,
 };
 
+use bellglass_protocol::launch::Kernel;
+
 use super::Claims;
 use crate::namespace::record::Record;
 
-/// What the host itself shows of a sandbox's control groups. It stands before the guest is there, so
-/// it can be looked at while the guest makes itself ready.
+/// What the host itself shows of a sandbox that stands before the guest is there, so that it can be looked
+/// at while the guest makes itself ready.
 #[derive(Clone)]
-pub(in crate::namespace) struct Groups {
+pub(in crate::namespace) struct Frame {
     /// What now stands in the files of control groups, in the order of the claims.
-    pub(super) values: Vec<String>,
-    /// The guest's control groups, one line for each hierarchy.
-    pub(super) of_guest: String,
+    pub(super) group_values: Vec<String>,
+    /// The id maps of the cage's first process.
+    pub(super) uid_map: String,
+    pub(super) gid_map: String,
 }
 
 /// What the host is like that all sandboxes are on.
@@ -47,39 +51,57 @@ pub(in crate::namespace) struct Outside {
     pub(super) host: Host,
     /// The namespaces of the cage's first process; none if they were not written down.
     pub(super) namespaces: BTreeMap<String, u64>,
-    /// The id maps of that process.
-    pub(super) uid_map: String,
-    pub(super) gid_map: String,
-    pub(super) groups: Groups,
+    pub(super) frame: Frame,
+    /// The guest's control groups, one line for each hierarchy.
+    pub(super) groups_of_guest: String,
     /// For each thread of the guest its effective capabilities and whether it can gain others.
     pub(super) guest_threads: Vec<(String, String)>,
 }
 
-impl Groups {
+impl Frame {
     pub(in crate::namespace) fn look(claims: &Claims, guest: i32) -> Self {
-        let read = |(file, _): &(PathBuf, String)| fs::read_to_string(file).unwrap_or_default();
+        let of_guest = |name: &str| kernel_text(format!("/proc/{guest}/{name}"));
+        let settings = claims.group_settings.iter();
         Self {
-            values: claims.group_settings.iter().map(read).map(|v| v.trim().into()).collect(),
-            of_guest: fs::read_to_string(format!("/proc/{guest}/cgroup")).unwrap_or_default(),
+            group_values: settings.map(|(file, _)| kernel_text(file).trim().into()).collect(),
+            uid_map: id_ranges(&of_guest("uid_map")),
+            gid_map: id_ranges(&of_guest("gid_map")),
         }
     }
 }
 
 impl Outside {
-    pub(in crate::namespace) fn look(record: &Record, host: &Host, groups: &Groups) -> Self {
-        let map = |name: &str| {
-            let table = fs::read_to_string(format!("/proc/{}/{name}", record.pid));
-            id_ranges(&table.unwrap_or_default())
-        };
+    pub(in crate::namespace) fn look(record: &Record, host: &Host, frame: &Frame) -> Self {
         Self {
             host: host.clone(),
-            namespaces: record.namespaces.clone(),
-            uid_map: map("uid_map"),
-            gid_map: map("gid_map"),
-            groups: groups.clone(),
+            namespaces: namespaces(record),
+            frame: frame.clone(),
+            groups_of_guest: kernel_text(format!("/proc/{}/cgroup", record.pid)),
             guest_threads: threads(record.pid),
         }
     }
+}
+
+/// As they were written down. What runs on another kernel cannot tell from inside that it entered the network
+/// which was made for it, so there it is looked at from here, where the host lets us.
+fn namespaces(record: &Record) -> BTreeMap<String, u64> {
+    const NETWORK: &str = "net";
+    let mut namespaces = record.namespaces.clone();
+    if record.claims.as_ref().is_some_and(|claims| claims.kernel != Kernel::Host) {
+        let link = fs::read_link(format!("/proc/{}/ns/{NETWORK}", record.pid)).ok();
+        let number = link.and_then(|link| namespace_number(link.to_str()?));
+        namespaces.extend(number.map(|number| (NETWORK.to_owned(), number)));
+    }
+    namespaces
+}
+
+/// A file that the kernel writes as it is read, whose size nobody knows before; empty if it cannot be read.
+fn kernel_text(path: impl AsRef<Path>) -> String {
+    const USUAL: usize = 4096;
+    const MOST: u64 = 1 << 20;
+    let mut text = Vec::with_capacity(USUAL);
+    let read = fs::File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut text));
+    read.ok().and_then(|_| String::from_utf8(text).ok()).unwrap_or_default()
 }
 
 /// One range after the other, with single spaces.
@@ -90,8 +112,9 @@ fn id_ranges(table: &str) -> String {
 
 fn threads(guest: i32) -> Vec<(String, String)> {
     let threads = fs::read_dir(format!("/proc/{guest}/task")).into_iter().flatten().flatten();
-    let status = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
-    let fields = status.map(|status| {
+    let status = threads.map(|thread| kernel_text(thread.path().join("status")));
+    // One that has just ended shows nothing.
+    let fields = status.filter(|status| !status.is_empty()).map(|status| {
         let field = |name: &str| {
             let value = status.lines().find_map(|line| line.strip_prefix(name));
             value.unwrap_or_default().trim().to_owned()

@@ -71,12 +71,12 @@ fn sealed() -> (Probe, Outside) {
             open_proc: vec!["keys", "sys"],
         },
         namespaces: BTreeMap::from([("net".into(), 11), ("user".into(), 12)]),
-        uid_map: "0 500000 65536".into(),
-        gid_map: "0 500000 65536".into(),
-        groups: Groups {
-            values: vec!["8192".into()],
-            of_guest: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
+        frame: Frame {
+            group_values: vec!["8192".into()],
+            uid_map: "0 500000 65536".into(),
+            gid_map: "0 500000 65536".into(),
         },
+        groups_of_guest: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
         guest_threads: vec![("00000000000001e0".into(), "1".into())],
     };
     (probe, outside)
@@ -94,7 +94,10 @@ fn failing(worsen: impl FnOnce(&mut Probe, &mut Outside)) -> Vec<String> {
 fn a_sealed_sandbox_passes() {
     assert_eq!(failing(|_, _| {}), Vec::<String>::new());
     // The kernel rounds sizes down, and hosts have lower limits of their own.
-    assert_eq!(failing(|_, host| host.groups.values = vec!["4096".into()]), Vec::<String>::new());
+    assert_eq!(
+        failing(|_, host| host.frame.group_values = vec!["4096".into()]),
+        Vec::<String>::new()
+    );
     let lower = failing(|probe, _| drop(probe.limits.insert("open_files".into(), "32".into())));
     assert_eq!(lower, Vec::<String>::new());
 }
@@ -106,8 +109,8 @@ fn each_fault_is_found() {
         ("host name", |probe, _| probe.hostname = "host".into()),
         ("ids of tools", |probe, _| probe.tool_ids = "0 0 0 0 / 0 0 0 0 /".into()),
         ("ids of tools", |probe, _| probe.tool_ids.push_str(" 27")),
-        ("user id map", |_, host| host.uid_map = "0 0 4294967295".into()),
-        ("group id map", |_, host| host.gid_map.clear()),
+        ("user id map", |_, host| host.frame.uid_map = "0 0 4294967295".into()),
+        ("group id map", |_, host| host.frame.gid_map.clear()),
         ("user id map inside", |probe, _| probe.uid_map = "0 0 4294967295".into()),
         ("group id map inside", |probe, _| probe.gid_map.clear()),
         ("effective capabilities", |probe, _| probe.capabilities = "000001ffffffffff".into()),
@@ -161,8 +164,8 @@ fn each_fault_is_found() {
         ("limit on core_dump", |probe, _| {
             probe.limits.insert("core_dump".into(), "unlimited".into());
         }),
-        ("control groups", |_, host| host.groups.of_guest = "4:memory:/\n".into()),
-        ("control group's memory.max", |_, host| host.groups.values = vec!["max".into()]),
+        ("control groups", |_, host| host.groups_of_guest = "4:memory:/\n".into()),
+        ("control group's memory.max", |_, host| host.frame.group_values = vec!["max".into()]),
     ];
     for (subject, worsen) in faults {
         assert_eq!(failing(worsen), [subject]);
