@@ -72,8 +72,8 @@ def goals_table(results: dict) -> str:
     return markdown(["what", "goal", "measured", "reached"], rows) + "\n"
 
 
-# Runtimes in the sense of the goal; bubblewrap sets no limits and has no writable root.
-RUNTIMES = ["crun", "runc", "podman", "runsc", "docker"]
+# All that hold what they start to a job's limits, as ours does.
+RUNTIMES = ["bwrap limited", "crun", "runc", "podman", "runsc", "docker"]
 
 
 def sandbox_goals(results: dict) -> list[list[str]]:
@@ -93,8 +93,12 @@ def sandbox_goals(results: dict) -> list[list[str]]:
             f"{cold:.1f} ms, {cold / floor:.2f} times", cold <= 2 * floor)  # fmt: skip
     if others:
         best = min(others, key=others.get)
-        row("the same beside container runtimes (bubblewrap, which sets no limits, is in the table below)", "faster than each", f"{others[best] / cold:.1f} times faster than {best}",
-            cold < others[best])  # fmt: skip
+        named = best.replace("bwrap limited", "bubblewrap in control groups")
+        row("the same beside every runtime that holds it to a job's limits", "faster than each",
+            f"{others[best] / cold:.2f} times faster than {named}", cold < others[best])  # fmt: skip
+    if "bwrap" in starts:
+        row("the same beside bubblewrap alone, which sets no limits", "faster",
+            f"{cold / starts['bwrap']:.2f} times as long", cold < starts["bwrap"])  # fmt: skip
     row("a warm sandbox, the same", "at most 5 ms", milliseconds(warm), warm <= 5)
     row(f"{burst['count']} sandboxes at once, median", "at most 350 ms, all succeed",
         f"{burst.get('p50', 0):.0f} ms, {burst['succeeded']} succeed", whole and burst["p50"] <= 350)  # fmt: skip
@@ -159,14 +163,14 @@ def tools_goals(results: dict) -> list[list[str]]:
     for tool, name in (("python", "Python"), ("typescript", "TypeScript")):
         faster(f"{name}: from no kernel to the first result, median", "faster than jupyter_client", f"{tool} first", "jupyter_client", 1)
         faster(f"{name}: a round trip in its kernel, median", "faster than jupyter_client", f"{tool} again", "jupyter_client", 1)
-    for what, figure in (("window manager ready", "desktop ready"), ("a viewer greeted too", "desktop whole")):
-        ours, theirs = times(figure, "bellglass"), times(figure, "Xvfb + x11vnc")
-        row = [f"a desktop from nothing: {what}, median", "at most 100 ms, at least 3 times faster than Xvfb + x11vnc"]
-        if ours and theirs:
-            reached = verdict(results, ours <= 100 and theirs >= 3 * ours)
-            rows.append([*row, f"{ours:.0f} ms, {theirs / ours:.1f} times", reached])
-        else:
-            rows.append([*row, unmeasured(figure, "Xvfb + x11vnc"), "not yet"])
+    # Without a viewer's greeting x11vnc has no part in it; the table has that time too.
+    ours, theirs = times("desktop whole", "bellglass"), times("desktop whole", "Xvfb + x11vnc")
+    row = ["a desktop from nothing: window manager ready and a viewer greeted, median",
+           "at most 100 ms, at least 3 times faster than Xvfb + x11vnc"]  # fmt: skip
+    if ours and theirs:
+        rows.append([*row, f"{ours:.0f} ms, {theirs / ours:.1f} times", verdict(results, ours <= 100 and theirs >= 3 * ours)])
+    else:
+        rows.append([*row, unmeasured("desktop whole", "Xvfb + x11vnc"), "not yet"])
     faster("searching files, median", "not slower than a ripgrep process", "search", "ripgrep", 1)
     return rows
 

@@ -1,6 +1,7 @@
 /* The floor: the least that a sandbox of this kind can cost on this kernel.
  *
  *   floor ROOTFS WHERE GROUP... -- PROGRAM ARGUMENT...
+ *   floor - - GROUP... -- PROGRAM ARGUMENT...     only the groups: for a peer that sets no limits itself
  *
  * Makes namespaces of every kind, among them a user namespace with ids of its own, an overlay over the
  * idmapped image in a tmpfs at WHERE, /proc, a /dev with null, and a control group below each GROUP
@@ -130,6 +131,14 @@ static void map_ids(int pid, const char *file) {
     need(put(path, file, map), file);
 }
 
+/* Its own group cannot be removed while this process is in it. */
+static int leave_groups(int status) {
+    for (int i = 0; i < group_count; i++)
+        if (put(parents[i], "tasks", "0") != 0)
+            put(parents[i], "cgroup.procs", "0");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
 int main(int count, char **words) {
     if (count < 5)
         return 2;
@@ -139,6 +148,17 @@ int main(int count, char **words) {
         join_group(*next);
     char **program = next + 1;
     atexit(remove_groups);
+    int status;
+    if (strcmp(rootfs, "-") == 0) {
+        pid_t child = vfork();
+        need(child, "vfork");
+        if (child == 0) {
+            execvp(program[0], program);
+            _exit(127);
+        }
+        need(waitpid(child, &status, 0), "wait");
+        return leave_groups(status);
+    }
     int image = (int)syscall(SYS_open_tree, AT_FDCWD, rootfs, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     need(image, "open the image");
     int go[2];
@@ -163,11 +183,6 @@ int main(int count, char **words) {
     struct mount_attr shifted = {.attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_RDONLY, .userns_fd = (unsigned)namespace};
     need(syscall(SYS_mount_setattr, image, "", AT_EMPTY_PATH, &shifted, sizeof shifted), "shift the image's owners");
     need(write(go[1], "g", 1), "go");
-    int status;
     need(waitpid((int)child, &status, 0), "wait");
-    /* Its own group cannot be removed while this process is in it. */
-    for (int i = 0; i < group_count; i++)
-        if (put(parents[i], "tasks", "0") != 0)
-            put(parents[i], "cgroup.procs", "0");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    return leave_groups(status);
 }

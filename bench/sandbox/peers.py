@@ -37,6 +37,8 @@ class Peers:
         try:
             self.add("floor", "the floor: a C program with the same walls and nothing else", self.floor, in_bursts=True)
             self.add("bwrap", "bubblewrap (no limits, no overlay)", self.bubblewrap, in_bursts=True)
+            self.add("bwrap limited", "bubblewrap, started in control groups with a job's limits (no overlay)",
+                     self.limited_bubblewrap, in_bursts=True)  # fmt: skip
             for name, add in self.runtimes().items():
                 if self.smoke:
                     self.missing[name] = "left out of a smoke run"
@@ -76,14 +78,22 @@ class Peers:
             run(prefix() + command)
             self.execs.append({"name": f"{name} exec", "command": command})
 
-    def floor(self) -> list[str]:
+    def floor_program(self) -> str:
         if os.geteuid() != 0:
             raise Unavailable("it needs root")
         source = pathlib.Path(__file__).with_name("floor.c")
         built = self.folder / "floor"
-        run(["cc", "-O2", "-static", "-o", str(built), str(source)])
+        if not built.exists():
+            run(["cc", "-O2", "-static", "-o", str(built), str(source)])
+        return str(built)
+
+    def floor(self) -> list[str]:
         # A folder that its root may reach; what is mounted there is seen by nobody else.
-        return [str(built), self.rootfs, "/tmp", *control_groups(), "--", *PROGRAM]
+        return [self.floor_program(), self.rootfs, "/tmp", *control_groups(), "--", *PROGRAM]
+
+    def limited_bubblewrap(self) -> list[str]:
+        """It sets no limits itself, so whoever wants some makes the groups and starts it in them."""
+        return [self.floor_program(), "-", "-", *control_groups(), "--", *self.bubblewrap()]
 
     def bubblewrap(self) -> list[str]:
         need("bwrap")
