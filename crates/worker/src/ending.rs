@@ -9,7 +9,7 @@ use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::memory::memory_document;
 use bellglass_protocol::view::JobStatus;
 use bellglass_protocol::wire::{Language, MAX_NOTEBOOK, MAX_SCREEN};
-use bellglass_sandbox::client::{FileStream, GuestClient};
+use bellglass_sandbox::client::{ClientError, FileStream, GuestClient};
 use bellglass_sandbox::{Sandbox, SandboxName};
 use bellglass_store::{Store, StoreError};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use futures::{Stream, StreamExt as _};
 
 use crate::job::leave;
 use crate::job_log::JobLog;
-use crate::pack::{Addition, pack_workspace};
+use crate::pack::{Addition, PackError, pack_workspace};
 use crate::queue::Shared;
 use crate::spool;
 use crate::stop::{StopReason, StopSwitch};
@@ -42,6 +42,19 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
+    /// Whether nothing kept the mind from its own end.
+    pub(crate) fn is_the_minds(&self) -> bool {
+        matches!(self, Self::Concluded(_))
+    }
+
+    /// Why the job was stopped, if it was.
+    fn reason(&self) -> Option<StopReason> {
+        match self {
+            Self::Stopped(reason) => Some(*reason),
+            Self::Concluded(_) | Self::Broken(_) => None,
+        }
+    }
+
     fn status(self, spec: &JobSpec) -> (EndStatus, Option<JobError>) {
         match self {
             Self::Concluded(Ok(())) => (EndStatus::Completed, None),
@@ -55,7 +68,7 @@ impl Ending {
     }
 }
 
-/// Packs what there is, writes down how the job ends, and ends the sandbox.
+/// Writes down how the job ends and what was packed of it, and ends the sandbox.
 ///
 /// The decision is written before the sandbox goes: a crash in between must not make the next
 /// worker take the missing sandbox for a lost one and do everything again.
@@ -63,30 +76,24 @@ pub(crate) async fn conclude(
     shared: &Shared,
     log: &JobLog,
     spec: &JobSpec,
-    ending: Ending,
+    (ending, packed): (Ending, Packed),
     sandbox: Option<Sandbox>,
     way_out: &WayOut,
     stop: &StopSwitch,
 ) -> Result<(), StoreError> {
-    // Any other reason to stop is news, even if it came before packing began.
-    let known = match &ending {
-        Ending::Stopped(reason) => Some(*reason),
-        Ending::Concluded(_) | Ending::Broken(_) => None,
-    };
     let (mut status, mut error) = ending.status(spec);
     let mut events = Vec::new();
-    if let Some(sandbox) = &sandbox {
-        match pack(shared, log, spec, sandbox, stop, known).await {
-            Packed::Result(result) => events.push(EventBody::ResultStored { result }),
-            Packed::LeftTo(reason) => return leave(log, reason).await,
-            Packed::Cancelled => (status, error) = (EndStatus::Cancelled, None),
-            Packed::Failed(message) if status == EndStatus::Completed => {
-                status = EndStatus::Failed;
-                error = Some(JobError { code: "result_not_stored".into(), message });
-            }
-            Packed::Failed(message) => {
-                tracing::warn!(job = %log.job, message, "no result was stored");
-            }
+    match packed {
+        Packed::Nothing => {}
+        Packed::Result(result) => events.push(EventBody::ResultStored { result }),
+        Packed::LeftTo(reason) => return leave(log, reason).await,
+        Packed::Cancelled => (status, error) = (EndStatus::Cancelled, None),
+        Packed::Failed(message) | Packed::Lost(message) if status == EndStatus::Completed => {
+            status = EndStatus::Failed;
+            error = Some(JobError { code: "result_not_stored".into(), message });
+        }
+        Packed::Failed(message) | Packed::Lost(message) => {
+            tracing::warn!(job = %log.job, message, "no result was stored");
         }
     }
     let failed_steps = log.look(|view| view.failed_steps.clone());
@@ -130,23 +137,31 @@ pub(crate) async fn finish(
 }
 
 /// What came of packing.
-enum Packed {
+pub(crate) enum Packed {
+    /// There was no sandbox to take anything from.
+    Nothing,
     Result(ResultSummary),
     Failed(String),
+    /// The sandbox went meanwhile, or is of no use any more, and with it what was to be packed.
+    Lost(String),
     /// The job was cancelled meanwhile; nothing was stored.
     Cancelled,
     /// The job goes on elsewhere, and is packed there.
     LeftTo(StopReason),
 }
 
-async fn pack(
+/// Packs the workspace of a job whose work came to this end. An error means that the database is away: the
+/// workspace is as it was, and whoever goes on with the job packs it.
+pub(crate) async fn pack(
     shared: &Shared,
     log: &JobLog,
     spec: &JobSpec,
+    ending: &Ending,
     sandbox: &Sandbox,
     stop: &StopSwitch,
-    known: Option<StopReason>,
-) -> Packed {
+) -> Result<Packed, StoreError> {
+    // Any other reason to stop is news, even if it came before packing began.
+    let known = ending.reason();
     let whole_log = whole_log(shared.store.clone(), log.job).boxed();
     let memory = memory(shared.store.clone(), log.job).boxed();
     let mut additions = vec![
@@ -159,18 +174,22 @@ async fn pack(
     let holder = (log.job, log.generation);
     let packing = pack_workspace(sandbox.guest(), &shared.artifacts, holder, limit, additions);
     let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
-    tokio::select! {
+    Ok(tokio::select! {
         packed = packing => match packed {
             Ok(result) => Packed::Result(result),
+            Err(PackError::Log(error @ StoreError::Unavailable)) => return Err(error),
+            // One that refuses is as it was; one that breaks off or talks nonsense is of no use any more.
+            Err(error @ PackError::Guest(ClientError::Refused(_))) => Packed::Failed(error.to_string()),
+            Err(error @ PackError::Guest(_)) => Packed::Lost(error.to_string()),
             Err(error) => Packed::Failed(error.to_string()),
         },
-        () = sandbox.gone() => Packed::Failed("the sandbox was gone".into()),
+        () = sandbox.gone() => Packed::Lost("the sandbox was gone".into()),
         () = tokio::time::sleep(time) => Packed::Failed("packing took too long".into()),
         reason = stop.packing_stopped(known) => match reason {
             reason if reason.ends_the_job() => Packed::Cancelled,
             reason => Packed::LeftTo(reason),
         },
-    }
+    })
 }
 
 /// The most conversations that go into the ZIP: the last one, and the newest of those before.

@@ -338,8 +338,12 @@ impl Mind for TaskMind {
             }
             EventBody::SandboxLost { kept: None, .. } => self.state.begin_again(),
             EventBody::WorkspaceRestored { why, step, .. } => {
-                if *why == RestoreCause::Request {
-                    self.state.hear_of(seq);
+                match why {
+                    RestoreCause::Request => self.state.hear_of(seq),
+                    RestoreCause::SandboxLost if *step < self.state.last_step => {
+                        self.state.reopen(seq);
+                    }
+                    RestoreCause::SandboxLost | RestoreCause::Fork => {}
                 }
                 if let Some(words) = prompt::restored(*why, *step) {
                     self.state.note(seq, words);

@@ -185,9 +185,13 @@ async fn a_worker_that_is_started_again_keeps_its_jobs() {
 async fn a_database_that_is_away_for_long_costs_no_job_its_sandbox() {
     let mut deployment = Deployment::start(1, 1, "");
     let client = deployment.servers[0].client.clone();
-    let steps = [shell("echo begun; sleep 2; echo once >> count"), shell("cat count")];
+    let steps = [shell("echo begun; sleep 8; echo once >> count"), shell("cat count")];
     let job = client.submit(&json!({ "steps": steps })).await;
     client.wait_for_step(&job, "step.output", 1).await;
+    // Another is done, and its result, which takes a while to pack, has the log as its last file.
+    let much = [shell("head -c 64M /dev/urandom > much")];
+    let packing = client.submit(&json!({ "steps": much })).await;
+    client.wait_for_step(&packing, "step.finished", 1).await;
     deployment.database.stop("fast");
     // The step ends meanwhile, and cannot be written down.
     deployment.workers[0].says("cannot renew leases", 2).await;
@@ -196,8 +200,11 @@ async fn a_database_that_is_away_for_long_costs_no_job_its_sandbox() {
     assert_eq!((&ended["status"], &ended["generation"]), (&json!("completed"), &json!(1)));
     assert_eq!(ended["failed_steps"], json!([]));
     assert_eq!(ended["steps"][1]["stdout"], "once\n");
+    let packed = client.wait_for_end(&packing).await;
+    assert_eq!(packed["status"], "completed", "{packed:#}");
+    assert!(packed["result"]["bytes"].as_u64().unwrap() > 64 << 20, "{packed:#}");
     deployment.stop();
-    judge(&deployment, &[job]).await;
+    judge(&deployment, &[job, packing]).await;
 }
 
 #[tokio::test]

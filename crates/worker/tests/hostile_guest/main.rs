@@ -16,7 +16,11 @@ use bellglass_protocol::id::WorkerId;
 use bellglass_protocol::job::{IsolationLevel, JobSpec, Limits, Work};
 use bellglass_protocol::model_offer::ModelOffer;
 use bellglass_protocol::request::{JobRequest, Offer};
-use bellglass_protocol::step::{OutputStream, StepStatus::Interrupted};
+use bellglass_protocol::step::{
+    OutputStream,
+    StepStatus::{Interrupted, Succeeded},
+    ToolError,
+};
 use bellglass_protocol::view::{JobStatus, JobView};
 use bellglass_protocol::wire::{DATA_CHUNK, Entry, EntryKind, Frame, Reply, Request};
 use bellglass_sandbox::Backends;
@@ -334,8 +338,25 @@ async fn a_job_whose_guest_breaks_off_while_packing() {
     let breaking = packing(|mut exchange| async move {
         let _ = exchange.send(entry("file", EntryKind::File)).await;
     });
-    let job = job_with(breaking, serde_json::json!({})).await;
+    // What was done is done; the files are packed in another sandbox.
+    let job = job_with(breaking.clone(), serde_json::json!({})).await;
+    assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
+    assert_eq!((job.steps[0].status, job.losses_without_progress), (Succeeded, 1));
+    assert!(job.result.is_some(), "{job:#?}");
+    // Not without end.
+    let guests = vec![breaking; 4];
+    let (job, _) = job_and_skipped(guests, spec(serde_json::json!({}))).await;
     assert_failed(&job, "result_not_stored", "the workspace could not be read");
+}
+
+#[tokio::test]
+async fn a_job_whose_guest_refuses_to_be_packed() {
+    let refusing = packing(|mut exchange| async move {
+        let error = ToolError { code: "io".into(), message: "the disk is on fire".into() };
+        let _ = say(&mut exchange, &Reply::Error { error }).await;
+    });
+    let job = job_with(refusing, serde_json::json!({})).await;
+    assert_failed(&job, "result_not_stored", "on fire");
 }
 
 /// Checkpoints: a guest that says this has changed after the step.
