@@ -56,7 +56,7 @@ pub(super) struct Heard {
     /// How often the screen has changed, and when it did last. Carets that blink are no change: they
     /// never stop.
     pub(super) changes: u64,
-    last_change: Instant,
+    pub(super) last_change: Instant,
     pub(super) selections: Selections,
     gone: bool,
 }

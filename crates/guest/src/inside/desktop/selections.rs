@@ -22,9 +22,12 @@ pub(super) const LARGEST_SELECTION: usize = 200 << 10;
 /// How long another program may take to give its clipboard.
 const GIVING: Duration = Duration::from_secs(2);
 /// How long a program that pastes from the clipboard may take until it has drawn what it pasted, and
-/// how long it is silent when it has asked all that it asks.
+/// how long it is silent when it has asked all that it asks: a page may look at a text before it takes it.
 const DRAWING: Duration = Duration::from_secs(1);
-const SILENT: Duration = Duration::from_millis(20);
+const SILENT: Duration = Duration::from_millis(50);
+/// For how long a screen rests that shows all that was clicked and typed, and how long that may take.
+const RESTING: Duration = Duration::from_millis(40);
+const COMING_TO_REST: Duration = Duration::from_millis(400);
 
 /// A program at the X server, by what all its windows have in common. The server itself is nobody.
 type Client = u32;
@@ -37,6 +40,8 @@ pub(super) struct Selections {
     selected: Option<String>,
     /// Who was given a text since the keys were pressed by which it is pasted.
     given: HashSet<Client>,
+    /// Programs that paste what is selected.
+    paste_selected: HashSet<Client>,
     /// When the clipboard was given last, and how often the screen had changed by then.
     taken: Option<(Instant, u64)>,
     /// When a program asked last.
@@ -71,6 +76,7 @@ impl Display {
     pub(super) fn offer_for_pasting(&self, text: &str) -> Done<Option<Client>> {
         let into = self.client_with_keyboard()?;
         self.let_take_in();
+        self.let_draw(into);
         self.offer(text)?;
         self.heard().selections.given.clear();
         Ok(into)
@@ -171,6 +177,16 @@ impl Display {
         });
     }
 
+    /// What is drawn from now on must be what is pasted, not a click or a key of before, if it shall tell that
+    /// the program is through with it.
+    fn let_draw(&self, into: Option<Client>) {
+        let until = Instant::now() + COMING_TO_REST;
+        self.wait(until, &|| false, |heard| {
+            let pastes_selected = into.is_some_and(|it| heard.selections.paste_selected.contains(&it));
+            pastes_selected || heard.last_change.elapsed() >= RESTING
+        });
+    }
+
     pub(super) fn hear_of_selections(&self, event: &Event) -> Done<()> {
         match event {
             Event::SelectionRequest(request) => return self.give(request),
@@ -238,6 +254,11 @@ impl Display {
         if is_text {
             heard.selections.given.insert(client);
             heard.selections.taken = is_clipboard.then_some((now, changes));
+            // Another program may have got the number of one that is gone.
+            match is_clipboard {
+                true => heard.selections.paste_selected.remove(&client),
+                false => heard.selections.paste_selected.insert(client),
+            };
         }
         Ok(())
     }
