@@ -4,7 +4,7 @@ CARGO ?= cargo
 binary := target/release/bellglass
 user := $(shell id -u)
 # Most tests wait for a sandbox, a clock or a network: with one for each core, the cores would stand idle.
-at_once := $(shell expr 2 '*' "$$(nproc)")
+at_once := $(shell expr 3 '*' "$$(nproc)")
 
 # Tests that only root can run: they become another user, make a network or a first process with other users'
 # ids, look into the processes of a sandbox from outside, or need a loop device or control groups. They fail for
@@ -20,7 +20,7 @@ needs_root := binary(end_to_end) & test(/^plain_user::/) \
 	| binary(transfer) & test(/^what_(cannot_be_read_is_said|its_owner_has_closed)/)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test images-of-tests chaos test-api test-cgroup2 test-local-model test-mcp build page image lint bench fuzz pictures clean
+.PHONY: help demo test images-of-tests test-page smoke chaos test-api test-cgroup2 test-local-model test-mcp build page image lint bench fuzz pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,17 +34,15 @@ demo: ## Build everything, run three example jobs, keep serving (ONCE=1: exit af
 
 # Everything is compiled once, with the tests: another choice of packages would have other features.
 # The images are built before the tests, which start real sandboxes, and beside the lints, since they mostly
-# wait for packages; benchmarks and fuzz targets are tried for a few seconds so that they cannot rot unseen; the
-# API is held against its document and the page is tested in a browser; nextest comes last and sums up.
+# wait for packages. The page is tested in a browser, which leaves room for what follows it: benchmarks and fuzz
+# targets are tried for a few seconds so that they cannot rot unseen, and the API is held against its document.
+# nextest comes last and sums up.
 test: ## Format, lints, licences and all tests
 	@scripts/setup.sh test
 	@scripts/page.sh build
 	$(CARGO) nextest run --workspace --locked --no-run --cargo-quiet
 	$(MAKE) --no-print-directory --jobs=2 --output-sync lint images-of-tests
-	bench/run.sh --smoke
-	FUZZ_SEED=1 FUZZ_SECONDS=2 scripts/fuzz.sh
-	scripts/api-conformance.sh 10
-	scripts/page.sh test
+	$(MAKE) --no-print-directory --jobs=2 --output-sync test-page smoke
 ifeq ($(user),0)
 	$(CARGO) nextest run --workspace --locked --test-threads $(at_once)
 else
@@ -56,6 +54,14 @@ endif
 images-of-tests:
 	target/debug/bellglass image build
 	target/debug/bellglass image build desktop
+
+test-page:
+	scripts/page.sh test
+
+smoke:
+	bench/run.sh --smoke
+	FUZZ_SEED=1 FUZZ_SECONDS=2 scripts/fuzz.sh
+	scripts/api-conformance.sh 10
 
 chaos: ## Hundreds of jobs while processes are killed, stopped and cut off (CHAOS_SEED=… for the same dice)
 	@scripts/setup.sh test

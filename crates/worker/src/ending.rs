@@ -9,7 +9,7 @@ use bellglass_protocol::job::JobSpec;
 use bellglass_protocol::memory::memory_document;
 use bellglass_protocol::view::JobStatus;
 use bellglass_protocol::wire::{Language, MAX_NOTEBOOK, MAX_SCREEN};
-use bellglass_sandbox::client::{ClientError, FileStream, GuestClient};
+use bellglass_sandbox::client::{FileStream, GuestClient};
 use bellglass_sandbox::{Sandbox, SandboxName};
 use bellglass_store::{Store, StoreError};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use futures::{Stream, StreamExt as _};
 
 use crate::job::leave;
 use crate::job_log::JobLog;
-use crate::pack::{Addition, PackError, pack_workspace};
+use crate::pack::{Addition, PackError, pack_kept, pack_workspace};
 use crate::queue::Shared;
 use crate::spool;
 use crate::stop::{StopReason, StopSwitch};
@@ -29,6 +29,9 @@ const PACKING_TIME: Duration = Duration::from_secs(600);
 
 /// The same for a job that somebody wants to be over.
 const HURRIED_PACKING_TIME: Duration = Duration::from_secs(60);
+
+/// How long to wait before a database that is away is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long to wait at the most before a sandbox that could not be removed is tried again.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
@@ -42,19 +45,6 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// Whether nothing kept the mind from its own end.
-    pub(crate) fn is_the_minds(&self) -> bool {
-        matches!(self, Self::Concluded(_))
-    }
-
-    /// Why the job was stopped, if it was.
-    fn reason(&self) -> Option<StopReason> {
-        match self {
-            Self::Stopped(reason) => Some(*reason),
-            Self::Concluded(_) | Self::Broken(_) => None,
-        }
-    }
-
     fn status(self, spec: &JobSpec) -> (EndStatus, Option<JobError>) {
         match self {
             Self::Concluded(Ok(())) => (EndStatus::Completed, None),
@@ -68,7 +58,7 @@ impl Ending {
     }
 }
 
-/// Writes down how the job ends and what was packed of it, and ends the sandbox.
+/// Packs what there is, writes down how the job ends, and ends the sandbox.
 ///
 /// The decision is written before the sandbox goes: a crash in between must not make the next
 /// worker take the missing sandbox for a lost one and do everything again.
@@ -76,30 +66,52 @@ pub(crate) async fn conclude(
     shared: &Shared,
     log: &JobLog,
     spec: &JobSpec,
-    (ending, packed): (Ending, Packed),
+    ending: Ending,
     sandbox: Option<Sandbox>,
     way_out: &WayOut,
     stop: &StopSwitch,
 ) -> Result<(), StoreError> {
+    // Any other reason to stop is news, even if it came before packing began.
+    let known = match &ending {
+        Ending::Stopped(reason) => Some(*reason),
+        Ending::Concluded(_) | Ending::Broken(_) => None,
+    };
     let (mut status, mut error) = ending.status(spec);
     let mut events = Vec::new();
-    match packed {
-        Packed::Nothing => {}
-        Packed::Result(result) => events.push(EventBody::ResultStored { result }),
-        Packed::LeftTo(reason) => return leave(log, reason).await,
-        Packed::Cancelled => (status, error) = (EndStatus::Cancelled, None),
-        Packed::Failed(message) | Packed::Lost(message) if status == EndStatus::Completed => {
-            status = EndStatus::Failed;
-            error = Some(JobError { code: "result_not_stored".into(), message });
-        }
-        Packed::Failed(message) | Packed::Lost(message) => {
-            tracing::warn!(job = %log.job, message, "no result was stored");
+    if let Some(sandbox) = &sandbox {
+        match pack(shared, log, spec, sandbox, stop, known).await {
+            Packed::Result(result) => events.push(EventBody::ResultStored { result }),
+            Packed::Part(result, message) => {
+                events.push(EventBody::ResultStored { result });
+                if status == EndStatus::Completed {
+                    status = EndStatus::Failed;
+                    error = Some(JobError { code: "result_not_whole".into(), message });
+                }
+            }
+            Packed::LeftTo(reason) => return leave(log, reason).await,
+            Packed::Cancelled => (status, error) = (EndStatus::Cancelled, None),
+            Packed::Failed(message) if status == EndStatus::Completed => {
+                status = EndStatus::Failed;
+                error = Some(JobError { code: "result_not_stored".into(), message });
+            }
+            Packed::Failed(message) => {
+                tracing::warn!(job = %log.job, message, "no result was stored");
+            }
         }
     }
     let failed_steps = log.look(|view| view.failed_steps.clone());
     let end = JobEnd { status, failed_steps, error };
     events.push(EventBody::Concluded { end: end.clone() });
-    log.append(events).await?;
+    while let Err(error) = log.append(events.clone()).await {
+        // The sandbox is in our hands, and nobody else can take the job up either.
+        if !matches!(error, StoreError::Unavailable) {
+            return Err(error);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(ASK_AGAIN) => {}
+            _ = stop.told_to_let_go() => return Err(error),
+        }
+    }
     finish(shared, log, end, sandbox, way_out, stop).await
 }
 
@@ -137,59 +149,83 @@ pub(crate) async fn finish(
 }
 
 /// What came of packing.
-pub(crate) enum Packed {
-    /// There was no sandbox to take anything from.
-    Nothing,
+enum Packed {
     Result(ResultSummary),
+    /// Not all of it, for this reason.
+    Part(ResultSummary, String),
     Failed(String),
-    /// The sandbox went meanwhile, or is of no use any more, and with it what was to be packed.
-    Lost(String),
     /// The job was cancelled meanwhile; nothing was stored.
     Cancelled,
     /// The job goes on elsewhere, and is packed there.
     LeftTo(StopReason),
 }
 
-/// Packs the workspace of a job whose work came to this end. An error means that the database is away: the
-/// workspace is as it was, and whoever goes on with the job packs it.
-pub(crate) async fn pack(
+async fn pack(
     shared: &Shared,
     log: &JobLog,
     spec: &JobSpec,
-    ending: &Ending,
     sandbox: &Sandbox,
     stop: &StopSwitch,
-) -> Result<Packed, StoreError> {
-    // Any other reason to stop is news, even if it came before packing began.
-    let known = ending.reason();
-    let whole_log = whole_log(shared.store.clone(), log.job).boxed();
-    let memory = memory(shared.store.clone(), log.job).boxed();
-    let mut additions = vec![
-        Addition { name: "agent.log".into(), content: whole_log },
-        Addition { name: "memory.json".into(), content: memory },
-    ];
-    additions.extend(traces(sandbox.guest()).await);
-    additions.extend(contexts(shared, log.job).await);
-    let limit = spec.limits.disk.0;
-    let holder = (log.job, log.generation);
-    let packing = pack_workspace(sandbox.guest(), &shared.artifacts, holder, limit, additions);
-    let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
-    Ok(tokio::select! {
-        packed = packing => match packed {
+    known: Option<StopReason>,
+) -> Packed {
+    let packing = async {
+        let mut additions = records(shared, log.job).await;
+        additions.extend(traces(sandbox.guest()).await);
+        let (limit, holder) = (spec.limits.disk.0, (log.job, log.generation));
+        match pack_workspace(sandbox, &shared.artifacts, holder, limit, additions).await {
             Ok(result) => Packed::Result(result),
-            Err(PackError::Log(error @ StoreError::Unavailable)) => return Err(error),
-            // One that refuses is as it was; one that breaks off or talks nonsense is of no use any more.
-            Err(error @ PackError::Guest(ClientError::Refused(_))) => Packed::Failed(error.to_string()),
-            Err(error @ PackError::Guest(_)) => Packed::Lost(error.to_string()),
+            Err(error) if error.is_loss() => pack_kept_files(shared, log, spec, &error).await,
             Err(error) => Packed::Failed(error.to_string()),
-        },
-        () = sandbox.gone() => Packed::Lost("the sandbox was gone".into()),
+        }
+    };
+    let time = if known.is_some() { HURRIED_PACKING_TIME } else { PACKING_TIME };
+    tokio::select! {
+        packed = packing => packed,
         () = tokio::time::sleep(time) => Packed::Failed("packing took too long".into()),
         reason = stop.packing_stopped(known) => match reason {
             reason if reason.ends_the_job() => Packed::Cancelled,
             reason => Packed::LeftTo(reason),
         },
-    })
+    }
+}
+
+/// Packs what the checkpoints have of a workspace that is lost.
+async fn pack_kept_files(
+    shared: &Shared,
+    log: &JobLog,
+    spec: &JobSpec,
+    loss: &PackError,
+) -> Packed {
+    tracing::warn!(job = %log.job, %loss, "the sandbox was lost while it was packed");
+    let (newest, unkept) = log.look(|view| (view.kept.newest(), view.kept.unkept_since()));
+    let additions = records(shared, log.job).await;
+    let (limit, holder) = (spec.limits.disk.0, (log.job, log.generation));
+    match pack_kept(newest, &shared.artifacts, holder, limit, additions).await {
+        Ok(result) => match unkept {
+            None => Packed::Result(result),
+            Some(step) => Packed::Part(
+                result,
+                format!(
+                    "{loss}; the result has the files as they were before step {step}, from which on \
+                     they were not kept"
+                ),
+            ),
+        },
+        Err(error) => Packed::Failed(format!("{loss}; {error}")),
+    }
+}
+
+/// What is packed of the job itself, wherever its files come from.
+async fn records(shared: &Shared, job: JobId) -> Vec<Addition> {
+    let mut records = vec![
+        Addition {
+            name: "agent.log".into(),
+            content: whole_log(shared.store.clone(), job).boxed(),
+        },
+        Addition { name: "memory.json".into(), content: memory(shared.store.clone(), job).boxed() },
+    ];
+    records.extend(contexts(shared, job).await);
+    records
 }
 
 /// The most conversations that go into the ZIP: the last one, and the newest of those before.
@@ -233,7 +269,7 @@ fn whole_log(
     futures::stream::try_unfold(0, move |after| {
         let store = store.clone();
         async move {
-            let page = store.events_after(job, after, PAGE).await?;
+            let page = once_answered(|| store.events_after(job, after, PAGE)).await?;
             let Some(last) = page.last() else { return Ok(None) };
             let after = last.event.seq;
             let mut text = Vec::new();
@@ -246,13 +282,26 @@ fn whole_log(
     })
 }
 
+/// Asks a database that is away again. For how long is decided by whoever packs.
+async fn once_answered<T, F>(ask: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    loop {
+        match ask().await {
+            Err(StoreError::Unavailable) => tokio::time::sleep(ASK_AGAIN).await,
+            answer => return answer,
+        }
+    }
+}
+
 /// `memory.json`. Read only when its turn comes, so that no longer than that it is in memory.
 fn memory(
     store: Arc<dyn Store>,
     job: JobId,
 ) -> impl Stream<Item = Result<Bytes, StoreError>> + Send {
     futures::stream::once(async move {
-        let view = store.job(job).await?;
+        let view = once_answered(|| store.job(job)).await?;
         Ok(serde_json::to_vec_pretty(&memory_document(&view)).unwrap_or_default().into())
     })
 }

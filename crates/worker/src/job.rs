@@ -24,7 +24,7 @@ use crate::capture::Capture;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Clock;
 use crate::control::DesktopControl;
-use crate::ending::{Ending, Packed, conclude, finish, pack, remove_spools};
+use crate::ending::{Ending, conclude, finish, remove_spools};
 use crate::hands::{HandsError, SandboxHands, describe, gone, kept_by};
 use crate::job_log::JobLog;
 use crate::mcp;
@@ -62,48 +62,37 @@ pub(crate) async fn run_job(
         // Whatever is wrong with it, it is not tried again: neither its steps nor its packing.
         close_open_step(&log, &error).await?;
         let ending = stop.reason().map_or(Ending::Broken(error), Ending::Stopped);
-        let end = (ending, Packed::Nothing);
-        return conclude(&shared, &log, &spec, end, None, &way_out, &stop).await;
+        return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
     }
-    let (end, sandbox, _attending) = loop {
+    let (ending, sandbox, _attending) = loop {
         let sandbox = match open_sandbox(&shared, &log, &spec, &stop).await? {
             Opened::Sandbox(sandbox) => sandbox,
-            Opened::Nothing(Ending::Stopped(reason)) if !reason.ends_the_job() => {
-                return leave(&log, reason).await;
-            }
-            Opened::Nothing(ending) => break ((ending, Packed::Nothing), None, None),
+            Opened::Nothing(ending) => break (ending, None, None),
         };
         let attending = AbortOnDropHandle::new(tokio::spawn(attend(sandbox.guest().clone())));
         let ways = (&way_out, network_changed.clone());
-        let worked = work_through(&shared, &log, &spec, &sandbox, ways, &stop).await?;
-        let losses = log.look(|view| view.losses_without_progress);
-        let gives_up = losses >= MOST_LOSSES_WITHOUT_PROGRESS;
-        let ending = match worked {
-            Worked::Ended(Ending::Stopped(reason)) if !reason.ends_the_job() => {
-                return leave(&log, reason).await;
-            }
-            Worked::Ended(ending) => Ok(ending),
-            Worked::Lost(reason) if gives_up => Ok(lost(&reason)),
-            Worked::Lost(reason) => Err(reason),
+        let reason = match work_through(&shared, &log, &spec, &sandbox, ways, &stop).await? {
+            Worked::Ended(ending) => break (ending, Some(*sandbox), Some(attending)),
+            Worked::Lost(reason) => reason,
         };
-        let reason = match ending {
-            Ok(ending) => match pack(&shared, &log, &spec, &ending, &sandbox, &stop).await? {
-                // All that it did is still to be had: from the last checkpoint, or by doing it again.
-                Packed::Lost(reason) if ending.is_the_minds() && !gives_up => reason,
-                packed => break ((ending, packed), Some(*sandbox), Some(attending)),
-            },
-            Err(reason) => reason,
-        };
+        if log.look(|view| view.losses_without_progress) >= MOST_LOSSES_WITHOUT_PROGRESS {
+            break (lost(&reason), Some(*sandbox), Some(attending));
+        }
         tracing::warn!(job = %log.job, reason, "the sandbox was lost; the job goes on in another");
         // All of it first, so that no job ever has two.
         if let Err(error) = sandbox.destroy().await {
             tracing::error!(job = %log.job, %error, "could not remove a lost sandbox");
-            break ((lost(&reason), Packed::Nothing), None, None);
+            break (lost(&reason), None, None);
         }
         way_out.close().await;
         record_loss(&shared, &log, &spec, reason).await?;
     };
-    conclude(&shared, &log, &spec, end, sandbox, &way_out, &stop).await
+    if let Ending::Stopped(reason) = &ending
+        && !reason.ends_the_job()
+    {
+        return leave(&log, *reason).await;
+    }
+    conclude(&shared, &log, &spec, ending, sandbox, &way_out, &stop).await
 }
 
 /// More often than a guest waits for a sign of life, by far.

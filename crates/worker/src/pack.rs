@@ -2,22 +2,27 @@
 
 mod allowance;
 mod archive;
+mod kept;
 
 use std::borrow::Cow;
 use std::io;
 
+use bellglass_protocol::checkpoint::CheckpointNumber;
 use bellglass_protocol::event::ResultSummary;
 use bellglass_protocol::id::{Generation, JobId};
 use bellglass_protocol::wire::Packed;
-use bellglass_sandbox::client::{ClientError, GuestClient};
+use bellglass_sandbox::Sandbox;
+use bellglass_sandbox::client::ClientError;
 use bellglass_store::StoreError;
 use bellglass_store::artifacts::{
     ArtifactError, ArtifactKey, ArtifactWriter, Artifacts, run_apart,
 };
+use bellglass_store::checkpoints::CheckpointError;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 
 use self::allowance::Allowance;
 pub(crate) use self::archive::printable;
@@ -27,6 +32,10 @@ use self::archive::{Archive, Finished};
 pub(crate) enum PackError {
     #[error("the workspace could not be read: {0}")]
     Guest(#[from] ClientError),
+    #[error("the sandbox was gone")]
+    Gone,
+    #[error("what was kept of the workspace could not be read: {0}")]
+    Checkpoint(#[from] CheckpointError),
     #[error("the ZIP could not be written: {0}")]
     Zip(#[from] zip::result::ZipError),
     #[error("the job's log could not be read: {0}")]
@@ -35,36 +44,68 @@ pub(crate) enum PackError {
     Artifact(#[from] ArtifactError),
 }
 
+impl PackError {
+    /// Whether the sandbox is gone, or of no use any more. One that refuses is as it was.
+    pub(crate) fn is_loss(&self) -> bool {
+        match self {
+            Self::Guest(error) => !matches!(error, ClientError::Refused(_)),
+            Self::Gone => true,
+            Self::Checkpoint(_) | Self::Zip(_) | Self::Log(_) | Self::Artifact(_) => false,
+        }
+    }
+}
+
 /// A file of ours that goes into the ZIP beside the workspace.
 pub(crate) struct Addition {
     pub(crate) name: Cow<'static, str>,
     pub(crate) content: BoxStream<'static, Result<Bytes, StoreError>>,
 }
 
-/// Packs the workspace of `guest`. At most `limit` bytes of file content are taken.
+/// Packs the workspace of a sandbox. At most `limit` bytes of file content are taken.
 pub(crate) async fn pack_workspace(
-    guest: &GuestClient,
+    sandbox: &Sandbox,
     artifacts: &Artifacts,
-    (job, claim): (JobId, Generation),
+    holder: (JobId, Generation),
     limit: u64,
     additions: Vec<Addition>,
 ) -> Result<ResultSummary, PackError> {
-    let packing = guest.pack().await?;
+    let packing = tokio::select! {
+        packing = sandbox.guest().pack() => packing?,
+        () = sandbox.gone() => return Err(PackError::Gone),
+    };
+    // Only while something is to come from it: what is here is packed, whatever becomes of the sandbox.
     let pieces = futures::stream::try_unfold(packing, async |mut packing| {
-        Ok(packing.next().await?.map(|packed| (packed, packing)))
+        tokio::select! {
+            packed = packing.next() => Ok(packed?.map(|packed| (packed, packing))),
+            () = sandbox.gone() => Err(PackError::Gone),
+        }
     });
-    let key = ArtifactKey::result(job).written_under(claim);
-    let writer = artifacts.writer(key.clone());
-    let packed = pack(Box::pin(pieces), writer, Allowance::new(limit), additions).await?;
-    Ok(ResultSummary { artifact: Some(key.as_str().to_owned()), ..packed })
+    pack(Box::pin(pieces), artifacts, holder, Allowance::new(limit), additions).await
+}
+
+/// Packs the workspace as a checkpoint has it. Nothing was ever put into one that has none.
+pub(crate) async fn pack_kept(
+    newest: Option<CheckpointNumber>,
+    artifacts: &Artifacts,
+    holder: (JobId, Generation),
+    limit: u64,
+    additions: Vec<Addition>,
+) -> Result<ResultSummary, PackError> {
+    let (sender, pieces) = mpsc::channel(1);
+    let pieces = ReceiverStream::new(pieces);
+    let packing = pack(pieces, artifacts, holder, Allowance::new(limit), additions);
+    tokio::join!(kept::send(artifacts, holder.0, newest, sender), packing).1
 }
 
 async fn pack(
-    pieces: impl Stream<Item = Result<Packed, ClientError>> + Unpin,
-    writer: ArtifactWriter,
+    pieces: impl Stream<Item = Result<Packed, PackError>> + Unpin,
+    artifacts: &Artifacts,
+    (job, claim): (JobId, Generation),
     allowance: Allowance,
     additions: Vec<Addition>,
 ) -> Result<ResultSummary, PackError> {
+    let key = ArtifactKey::result(job).written_under(claim);
+    let writer = artifacts.writer(key.clone());
     // A few pieces are on their way at most: a slow disk slows the guest down.
     let (sender, receiver) = mpsc::channel(8);
     let zipping = run_apart(move || zip(writer, receiver));
@@ -73,7 +114,7 @@ async fn pack(
     // When the guest fails, the ZIP ends early for that reason alone. The other way round the
     // feeding just stops.
     fed?;
-    zipped
+    Ok(ResultSummary { artifact: Some(key.as_str().to_owned()), ..zipped? })
 }
 
 enum Piece {
@@ -89,7 +130,7 @@ enum Piece {
 }
 
 async fn feed(
-    mut pieces: impl Stream<Item = Result<Packed, ClientError>> + Unpin,
+    mut pieces: impl Stream<Item = Result<Packed, PackError>> + Unpin,
     zip: mpsc::Sender<Piece>,
     mut allowance: Allowance,
     additions: Vec<Addition>,
@@ -173,8 +214,9 @@ mod tests {
     ) -> Result<ResultSummary, PackError> {
         let folder = tempfile::tempdir().unwrap();
         let artifacts = Artifacts::local(folder.path()).unwrap();
-        let writer = artifacts.writer(ArtifactKey::result(JobId::generate()));
-        pack(futures::stream::iter(pieces), writer, Allowance::new(10), additions).await
+        let pieces = futures::stream::iter(pieces).map(|piece| piece.map_err(PackError::from));
+        let holder = (JobId::generate(), Generation(1));
+        pack(pieces, &artifacts, holder, Allowance::new(10), additions).await
     }
 
     fn agent_log(content: Vec<Result<Bytes, StoreError>>) -> Vec<Addition> {

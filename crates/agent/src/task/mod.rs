@@ -338,12 +338,8 @@ impl Mind for TaskMind {
             }
             EventBody::SandboxLost { kept: None, .. } => self.state.begin_again(),
             EventBody::WorkspaceRestored { why, step, .. } => {
-                match why {
-                    RestoreCause::Request => self.state.hear_of(seq),
-                    RestoreCause::SandboxLost if *step < self.state.last_step => {
-                        self.state.reopen(seq);
-                    }
-                    RestoreCause::SandboxLost | RestoreCause::Fork => {}
+                if *why == RestoreCause::Request {
+                    self.state.hear_of(seq);
                 }
                 if let Some(words) = prompt::restored(*why, *step) {
                     self.state.note(seq, words);

@@ -125,19 +125,6 @@ impl State {
         *self = Self { paused, answered, conversation, context, review, said, ..began };
     }
 
-    /// What the model called finished is not whole any more: files that its steps made are gone.
-    pub(super) fn reopen(&mut self, seq: u64) {
-        if !self.concluded {
-            return;
-        }
-        (self.concluded, self.end) = (false, None);
-        if let Some(finish) = self.pending.front().map(|call| call.id.clone()) {
-            let words = "the sandbox was lost before its files were packed, and some of them are gone: \
-                         see the message about it. Do again what is missing, and call `finish` then";
-            self.take_tool_answer(seq, &finish, words, true);
-        }
-    }
-
     /// The task goes on in another job: what was under way there has no result here.
     pub(super) fn go_on_elsewhere(&mut self, seq: u64, words: &str) {
         let unmade = "not done: the conversation was taken up again at a point before this call";

@@ -240,42 +240,6 @@ fn a_lost_sandbox_begins_the_task_again_but_not_its_budget() {
 }
 
 #[test]
-fn a_sandbox_that_is_lost_after_the_end_is_no_matter_if_all_was_kept() {
-    let restored = |step| EventBody::WorkspaceRestored {
-        from: None,
-        step,
-        why: RestoreCause::SandboxLost,
-        checkpoint: None,
-        entries: 1,
-    };
-    let finish = ("finish", json!({ "outcome": "done", "summary": "All done." }));
-    for (step, next) in [(2, "done"), (1, "ask")] {
-        let mut job = Job::new(1_000_000, Budget::default());
-        job.answer(&[shell("a"), shell("b"), finish.clone()]);
-        assert_eq!([job.go("ok"), job.go("ok"), job.go("")], ["step", "step", "task.finished"]);
-        assert_eq!(job.go(""), "done");
-        job.hear(EventBody::SandboxLost { reason: "gone".into(), kept: Some(2) });
-        job.hear(restored(step));
-        job.assert_resumes();
-        assert_eq!(job.go(""), next);
-    }
-    // The model is told what is missing, and may finish again.
-    let mut job = Job::new(1_000_000, Budget::default());
-    job.answer(&[shell("a"), shell("b"), finish.clone()]);
-    (0..3).for_each(|_| drop(job.go("ok")));
-    job.hear(EventBody::SandboxLost { reason: "gone".into(), kept: Some(2) });
-    job.hear(restored(1));
-    let Effect::Ask(request) = job.next() else { panic!() };
-    let [.., Message::ToolResults(results), Message::User(told)] = &request.messages[..] else {
-        panic!("{:?}", request.messages)
-    };
-    assert!(results.last().unwrap().text.contains("some of them are gone"), "{results:?}");
-    assert!(told.contains("after step 1"), "{told}");
-    job.answer(&[finish]);
-    assert_eq!([job.go(""), job.go("")], ["task.finished", "done"]);
-}
-
-#[test]
 fn messages_never_come_between_a_call_and_its_result() {
     let mut job = Job::new(1_000_000, Budget::default());
     job.answer(&[shell("a"), shell("b")]);

@@ -338,15 +338,49 @@ async fn a_job_whose_guest_breaks_off_while_packing() {
     let breaking = packing(|mut exchange| async move {
         let _ = exchange.send(entry("file", EntryKind::File)).await;
     });
-    // What was done is done; the files are packed in another sandbox.
-    let job = job_with(breaking.clone(), serde_json::json!({})).await;
+    // What was done is done, and nothing of it was ever lost: the step changed no file.
+    let job = job_with(breaking, serde_json::json!({})).await;
     assert_eq!(job.status, JobStatus::Completed, "{:?}", job.error);
-    assert_eq!((job.steps[0].status, job.losses_without_progress), (Succeeded, 1));
-    assert!(job.result.is_some(), "{job:#?}");
-    // Not without end.
-    let guests = vec![breaking; 4];
-    let (job, _) = job_and_skipped(guests, spec(serde_json::json!({}))).await;
-    assert_failed(&job, "result_not_stored", "the workspace could not be read");
+    assert_eq!(job.result.unwrap().entries, 0);
+}
+
+/// What a checkpoint has is packed, and what it has not is said.
+#[tokio::test]
+async fn a_job_whose_guest_is_lost_while_packing() {
+    let file = || {
+        let path = WorkspacePath::new("made".into()).unwrap();
+        let what = What::File { mode: 0o644, bytes: 3, modified: 0 };
+        let change = Frame::message(&Reply::Change { change: Change { path, what } });
+        vec![
+            since(None),
+            change,
+            Frame::Data(Bytes::from_static(b"abc")),
+            Frame::message(&Reply::EntryEnd { error: None }),
+            Frame::message(&Reply::End),
+        ]
+    };
+    let lost = greeting(move |request, mut exchange: Exchange| async move {
+        match request {
+            Request::Pack => {}
+            Request::Checkpoint { .. } => {
+                for frame in file() {
+                    let _ = exchange.send(frame).await;
+                }
+            }
+            request => behave(request, exchange).await,
+        }
+    });
+    for (checkpoints, status, entries) in
+        [("1 MiB", JobStatus::Completed, 1), ("0 B", JobStatus::Failed, 0)]
+    {
+        let limits = serde_json::json!({ "checkpoints": checkpoints });
+        let job = job_with(lost.clone(), limits).await;
+        assert_eq!((job.status, job.steps[0].status), (status, Succeeded), "{:?}", job.error);
+        if status == JobStatus::Failed {
+            assert_failed(&job, "result_not_whole", "before step 1");
+        }
+        assert_eq!(job.result.unwrap().entries, entries, "{checkpoints}");
+    }
 }
 
 #[tokio::test]

@@ -99,7 +99,7 @@ impl Keyboard {
         if text.len() > LARGEST_SELECTION {
             return Err(Broken("the text is longer than 200 KiB; write it to a file".into()));
         }
-        let into = display.offer_for_pasting(text)?;
+        let into = display.offer_for_pasting(text, until, stop)?;
         self.press(display, "shift+Insert")?;
         if display.wait_until_pasted(into, until, stop) {
             return Ok(());

@@ -27,7 +27,7 @@ const DRAWING: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_millis(50);
 /// For how long a screen rests that shows all that was clicked and typed, and how long that may take.
 const RESTING: Duration = Duration::from_millis(40);
-const COMING_TO_REST: Duration = Duration::from_millis(400);
+const COMING_TO_REST: Duration = Duration::from_millis(200);
 
 /// A program at the X server, by what all its windows have in common. The server itself is nobody.
 type Client = u32;
@@ -73,10 +73,17 @@ impl Display {
 
     /// Offers a text that is pasted by the keys that are pressed next. Returns whose window has the
     /// keyboard.
-    pub(super) fn offer_for_pasting(&self, text: &str) -> Done<Option<Client>> {
-        let into = self.client_with_keyboard()?;
+    pub(super) fn offer_for_pasting(
+        &self,
+        text: &str,
+        until: Instant,
+        stop: &dyn Fn() -> bool,
+    ) -> Done<Option<Client>> {
         self.let_take_in();
-        self.let_draw(into);
+        let before = self.client_with_keyboard()?;
+        self.let_draw(before, until, stop);
+        // What was clicked or typed before may have moved the keyboard elsewhere.
+        let into = self.client_with_keyboard()?;
         self.offer(text)?;
         self.heard().selections.given.clear();
         Ok(into)
@@ -179,10 +186,11 @@ impl Display {
 
     /// What is drawn from now on must be what is pasted, not a click or a key of before, if it shall tell that
     /// the program is through with it.
-    fn let_draw(&self, into: Option<Client>) {
-        let until = Instant::now() + COMING_TO_REST;
-        self.wait(until, &|| false, |heard| {
-            let pastes_selected = into.is_some_and(|it| heard.selections.paste_selected.contains(&it));
+    fn let_draw(&self, into: Option<Client>, until: Instant, stop: &dyn Fn() -> bool) {
+        let until = until.min(Instant::now() + COMING_TO_REST);
+        self.wait(until, stop, |heard| {
+            let pastes_selected =
+                into.is_some_and(|it| heard.selections.paste_selected.contains(&it));
             pastes_selected || heard.last_change.elapsed() >= RESTING
         });
     }
