@@ -97,7 +97,8 @@ impl OpenedWayOut {
 }
 
 impl GuestClient {
-    /// Takes the wire and exchanges greetings.
+    /// Takes the wire and exchanges greetings. For how long the guest's is waited is the caller's to say: it may
+    /// not be there yet.
     pub async fn connect(wire: Box<dyn WireStream>) -> Result<(Self, Probe), ClientError> {
         let (mux, incoming, driver) = multiplex(wire, End::Worker);
         let wire_end = CancellationToken::new();
@@ -110,6 +111,7 @@ impl GuestClient {
         tokio::spawn(take_openings(incoming, way_out.clone()));
         let client = Self { mux, way_out, patience: PATIENCE, side_door: None, wire_end };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
+        exchange.patience = Duration::MAX;
         match exchange.reply().await? {
             Reply::Welcome { protocol: PROTOCOL_VERSION, probe, .. } => Ok((client, *probe)),
             Reply::Welcome { protocol, .. } => Err(ClientError::Version(protocol)),

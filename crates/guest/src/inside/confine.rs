@@ -22,8 +22,8 @@ pub(super) struct Confinement {
     limits: Vec<(Resource, u64)>,
     /// The processors to stay on, where nothing better limits CPU time.
     processors: Option<libc::cpu_set_t>,
-    /// The highest capability of this kernel, where the guest may drop them from the bounding set.
-    last_capability: Option<libc::c_ulong>,
+    /// The capabilities of the bounding set, where the guest may drop them.
+    bounding_set: Vec<libc::c_ulong>,
     /// Unless the guest has it upon itself already, so that whatever it starts inherits it.
     filter: Option<Program>,
 }
@@ -101,7 +101,7 @@ impl Confinement {
             ids,
             limits,
             processors: config.processors.and_then(processors::choose),
-            last_capability: may_drop_capabilities().then(last_capability),
+            bounding_set: if may_drop_capabilities() { bounding_set() } else { Vec::new() },
             filter: Some(seccomp::filter(config, &kernel_gaps::calls())),
         })
     }
@@ -143,11 +143,14 @@ impl Confinement {
                 limit_to(*resource, *limit).map_err(|errno| (Stage::Limits, errno))?;
             }
             self.drop_bounding_set().map_err(|errno| (Stage::Capabilities, errno))?;
+            // A host may be set up so that a change of ids makes this process traceable, and with it the
+            // supervisor, whose memory it has. Nobody who has no capabilities may trace one who has some.
+            control(libc::PR_SET_KEEPCAPS, 1, 0);
             self.change_ids().map_err(|errno| (Stage::Ids, errno))?;
-            drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
-            // A host may be set up so that a change of ids makes it traceable.
             check(control(libc::PR_SET_DUMPABLE, 0, 0))
                 .map_err(|errno| (Stage::Capabilities, errno))?;
+            drop_capabilities().map_err(|errno| (Stage::Capabilities, errno))?;
+            control(libc::PR_SET_KEEPCAPS, 0, 0);
             check(control(libc::PR_SET_NO_NEW_PRIVS, 1, 0))
                 .map_err(|errno| (Stage::NoNewPrivileges, errno))?;
             if let Some(filter) = &self.filter {
@@ -158,11 +161,9 @@ impl Confinement {
     }
 
     unsafe fn drop_bounding_set(&self) -> Result<(), i32> {
-        if let Some(last) = self.last_capability {
-            for capability in 0..=last {
-                // SAFETY: takes numbers only.
-                check(unsafe { control(libc::PR_CAPBSET_DROP, capability, 0) })?;
-            }
+        for capability in &self.bounding_set {
+            // SAFETY: takes numbers only.
+            check(unsafe { control(libc::PR_CAPBSET_DROP, *capability, 0) })?;
         }
         Ok(())
     }
@@ -252,11 +253,12 @@ fn may_drop_capabilities() -> bool {
     privileges::has(CAP_SETPCAP)
 }
 
-fn last_capability() -> libc::c_ulong {
+/// What the guest itself has left of it: to drop a capability costs much more than to look whether it is there.
+fn bounding_set() -> Vec<libc::c_ulong> {
     // SAFETY: takes numbers only.
-    let known =
-        |capability: &libc::c_ulong| unsafe { control(libc::PR_CAPBSET_READ, *capability, 0) >= 0 };
-    (0..64).take_while(known).last().unwrap_or(0)
+    let held = |capability| unsafe { control(libc::PR_CAPBSET_READ, capability, 0) };
+    let known = (0..64).map(|capability| (capability, held(capability)));
+    known.take_while(|(_, held)| *held >= 0).filter(|(_, held)| *held > 0).map(|it| it.0).collect()
 }
 
 unsafe fn prefer_as_victim_of_low_memory() {

@@ -34,6 +34,12 @@ impl Letter {
         Ok(Self { start })
     }
 
+    /// Keeps it from all that is forked from now on: it is for the supervisor alone that has it already.
+    pub(super) fn seal(&self) {
+        // SAFETY: the memory is ours. Where the kernel cannot, others have it and do not know where.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), BYTES, libc::MADV_DONTFORK) };
+    }
+
     /// Where the program is named.
     pub(super) fn named(&self) -> *const Named {
         self.start.as_ptr().cast_const().cast()

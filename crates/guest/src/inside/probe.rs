@@ -47,9 +47,11 @@ impl Look {
 
     /// What was found. Whatever could not be looked at shows as not enforced.
     pub(super) async fn end(self) -> Probe {
+        // First: the other is still at it.
+        let mut notes = looking::look_at_what_is_shared();
         let found = self.read().await.unwrap_or_default();
-        let found = String::from_utf8_lossy(found.strip_suffix(&[END]).unwrap_or_default());
-        findings::understand(&self.config, &found)
+        notes.extend_from_slice(found.strip_suffix(&[END]).unwrap_or_default());
+        findings::understand(&self.config, &String::from_utf8_lossy(&notes))
     }
 
     async fn read(&self) -> io::Result<Vec<u8>> {

@@ -169,6 +169,12 @@ impl Supervised {
         Ok(Self { pid, reports })
     }
 
+    /// Lets it go on if it was stopped.
+    pub(super) fn wake(&self) {
+        // It is a child that nobody has waited for as long as it has said nothing, so the number is its own.
+        let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::CONT);
+    }
+
     pub(super) fn watched(self) -> io::Result<Supervisor> {
         let reports = Receiver::from_owned_fd(self.reports)?;
         Ok(Supervisor { pid: self.pid, reports, partial: Vec::new() })

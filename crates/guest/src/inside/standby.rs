@@ -99,6 +99,7 @@ impl Spare {
         let supervised = unsafe {
             Supervised::start(Program::Awaited(awaited), stdio, Input::Plain, confinement)
         }?;
+        letter.seal();
         Ok(Self { supervised, outputs, orders, letter })
     }
 
@@ -114,6 +115,8 @@ impl Spare {
         if !self.waits() || !self.letter.write(texts) {
             return None;
         }
+        // Where tools are the guest's own user, one of them may have stopped it.
+        self.supervised.wake();
         let Self { supervised, outputs, orders, letter } = self;
         let process = Process::of(supervised.watched().ok()?, outputs).ok()?;
         // Last of all: what was ordered must not be started once more.

@@ -91,6 +91,11 @@ pub(super) fn assemble(
         fs::create_dir(folder).stage("make the sandbox's folders")?;
     }
     image.attach(&lower)?;
+    // Before the overlay is there, which would copy what stands in the image first.
+    let etc = upper.join("etc");
+    fs::create_dir(&etc).stage("make /etc")?;
+    fs::set_permissions(&etc, Permissions::from_mode(0o755)).stage("open /etc to everybody")?;
+    write_hosts(&order.name, &upper)?;
     let options = format!(
         "lowerdir={},upperdir={},workdir={},userxattr",
         lower.display(),
@@ -105,7 +110,6 @@ pub(super) fn assemble(
     fs::set_permissions(&tmp, Permissions::from_mode(0o1777)).stage("open /tmp to everybody")?;
     bind(&workspace, &root.join(order.guest.workspace.trim_start_matches('/')))?;
     bind(&tmp, &root.join("tmp"))?;
-    write_hosts(&order.name, &root)?;
     Ok(root)
 }
 

@@ -46,9 +46,11 @@ pub(crate) fn has(capability: u32) -> bool {
 
 fn keep_only(needed: &[u32]) -> Result<(), Failed> {
     for capability in (0..=LAST_CAPABILITY).filter(|number| !needed.contains(number)) {
-        // SAFETY: changes this process's bounding set only. Numbers the kernel does not know fail,
-        // which is as good as dropped.
-        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        // SAFETY: changes this process's bounding set only. A number that the kernel does not know fails,
+        // and so would all after it.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
+            break;
+        }
     }
     // SAFETY: these calls change flags and the name of this process only.
     unsafe {

@@ -204,7 +204,13 @@ fn namespaces(claims: &Claims, inside: &Probe, outside: &Outside) -> Check {
             |view: &&BTreeMap<_, u64>| view.get(*kind).is_some_and(|theirs| theirs != *ours);
         views.is_empty() || !views.iter().all(is_another)
     });
-    let problems = shared.map(|(kind, _)| format!("{kind} is the host's")).collect();
+    let mut problems: Vec<String> =
+        shared.map(|(kind, _)| format!("{kind} is the host's")).collect();
+    // The network was made by another than who lives in it, and only who does can tell.
+    let networks: Vec<_> = views.iter().filter_map(|view| view.get("net")).collect();
+    if networks.windows(2).any(|pair| pair[0] != pair[1]) {
+        problems.push("net is not the one that was made".into());
+    }
     check("namespaces", "all other than the host's", problems)
 }
 

@@ -11,6 +11,7 @@ use bellglass_protocol::launch::{GO, LaunchFailure, LaunchOrder, LaunchWord, Lau
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
+use super::NotMade;
 use super::guest_binary::GuestBinary;
 use super::record::{ENDING_TIME, ends_within, has_exited, reap};
 use super::unrecorded::{PROGRAM, kill_all_of};
@@ -101,15 +102,16 @@ impl Launcher {
         }
     }
 
-    /// Takes back what it was told.
-    pub(super) fn abandon(self, name: &SandboxName) {
-        if let Ok(building) = Building::begin(self, name, TIME) {
-            building.end();
+    /// Takes back what it was told, for this reason.
+    pub(super) fn abandon(self, name: &SandboxName, why: BackendError) -> NotMade {
+        match Building::begin(self, name, TIME) {
+            Ok(building) => building.end(why),
+            Err(_) => NotMade::Gone(why),
         }
     }
 
     /// Has the sandbox made that it was told of. When this returns, the process builds its cage.
-    pub(super) fn launch(self, name: &SandboxName) -> Result<(Launched, Building), BackendError> {
+    pub(super) fn launch(self, name: &SandboxName) -> Result<(Launched, Building), NotMade> {
         self.launch_within(TIME, name)
     }
 
@@ -117,16 +119,13 @@ impl Launcher {
         self,
         time: Duration,
         name: &SandboxName,
-    ) -> Result<(Launched, Building), BackendError> {
+    ) -> Result<(Launched, Building), NotMade> {
         let mut building = Building::begin(self, name, time)?;
         building.launcher.tell(GO);
         drop(building.launcher.child.stdin.take());
         match building.launched() {
             Ok(launched) => Ok((launched, building)),
-            Err(unheard) => {
-                building.end();
-                Err(unheard.into())
-            }
+            Err(unheard) => Err(building.end(unheard.into())),
         }
     }
 }
@@ -142,12 +141,12 @@ impl Drop for Launcher {
 
 /// A sandbox whose cage is being built.
 pub(super) struct Building {
-    /// At its end by the time that the cage stands.
-    launcher: Launcher,
+    /// Let go of first: the launcher ends when nobody hears it any more.
     words: ChildStdout,
+    launcher: Launcher,
     heard: Vec<u8>,
     /// The new process.
-    made: Option<Pid>,
+    made: Option<OwnedFd>,
     ended: Option<Result<(), LaunchFailure>>,
     name: String,
     time: Duration,
@@ -172,7 +171,7 @@ impl Building {
         rustix::io::ioctl_fionbio(&words, true).map_err(|error| failed()(error.into()))?;
         let (heard, name) = (Vec::new(), name.to_string());
         let deadline = Instant::now() + time;
-        Ok(Self { launcher, words, heard, made: None, ended: None, name, time, deadline })
+        Ok(Self { words, launcher, heard, made: None, ended: None, name, time, deadline })
     }
 
     fn launched(&mut self) -> Result<Launched, Unheard> {
@@ -193,14 +192,13 @@ impl Building {
 
     /// Returns when the cage stands. Leaves no process if it never will.
     pub(super) fn ready(mut self) -> Result<(), BackendError> {
-        self.heard_ready().map_err(|unheard| {
-            self.end();
-            unheard.into()
+        self.heard_ready().map_err(|unheard| match self.end(unheard.into()) {
+            NotMade::Gone(error) | NotMade::Remains(error) => error,
         })
     }
 
     /// Ends both processes and takes them away: they are children of ours.
-    fn end(mut self) {
+    fn end(mut self, why: BackendError) -> NotMade {
         drop(self.launcher.child.stdin.take());
         let _ = self.launcher.child.kill();
         ends_within(ENDING_TIME, &self.launcher.pidfd);
@@ -208,11 +206,15 @@ impl Building {
         while let (Ok(_), Ok(Some(word))) = (self.hear(), self.next_word()) {
             self.keep(word);
         }
-        match self.made {
-            Some(pid) => take_away(pid),
+        let has_ended = match &self.made {
+            Some(pidfd) => take_away(pidfd),
             // What it may have made is known by nothing but its name.
-            None => kill_all_of(&self.name),
-        }
+            None => {
+                kill_all_of(&self.name);
+                true
+            }
+        };
+        if has_ended { NotMade::Gone(why) } else { NotMade::Remains(why) }
     }
 
     fn heard_ready(&mut self) -> Result<(), Unheard> {
@@ -231,7 +233,11 @@ impl Building {
 
     fn keep(&mut self, word: LaunchWord) {
         match word {
-            LaunchWord::Made { pid } => self.made = Pid::from_raw(pid),
+            // Nobody has waited for it yet, so the number is still its own.
+            LaunchWord::Made { pid } => {
+                let pidfd = Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+                self.made = pidfd.and_then(Result::ok);
+            }
             LaunchWord::Launched(_) => {}
             LaunchWord::Ready => self.ended = Some(Ok(())),
             LaunchWord::Failed(failure) => self.ended = Some(Err(failure)),
@@ -294,12 +300,10 @@ impl<E: Into<io::Error>> From<E> for Unheard {
     }
 }
 
-/// Ends a child of ours and waits for it, so that no corpse is left.
-fn take_away(pid: Pid) {
-    // As long as nobody has waited for it, its id is its own.
-    if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
-        let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-        ends_within(ENDING_TIME, &pidfd);
-        reap(&pidfd);
-    }
+/// Ends a child of ours and waits for it, so that no corpse is left. Says whether it is gone.
+fn take_away(pidfd: &OwnedFd) -> bool {
+    let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+    let has_ended = ends_within(ENDING_TIME, pidfd);
+    reap(pidfd);
+    has_ended
 }

@@ -240,9 +240,12 @@ impl Turn {
 }
 
 /// Why there is no sandbox, and what became of its processes.
+#[derive(Debug, thiserror::Error)]
 enum NotMade {
+    #[error(transparent)]
     Gone(BackendError),
     /// One of them does not end, so its ids and its traces stay its own.
+    #[error(transparent)]
     Remains(BackendError),
 }
 
@@ -352,8 +355,7 @@ impl Shared {
             made.map_err(BackendError::io("make the sandbox's control groups"))
         });
         if let Err(error) = made {
-            launcher.abandon(&order.name);
-            return Err(error.into());
+            return Err(launcher.abandon(&order.name, error));
         }
         let (launched, building) = launcher.launch(&order.name)?;
         let (set_up, claims) = self.claim(order, launch_order, name);

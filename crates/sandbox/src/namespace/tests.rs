@@ -104,7 +104,7 @@ async fn what_was_begun_can_be_taken_back() {
     while processes_of(order.name.as_str()).len() < 2 {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
-    launcher.abandon(&order.name);
+    launcher.abandon(&order.name, BackendError::Unsupported("not wanted".into()));
     assert!(processes_of(order.name.as_str()).is_empty());
     assert_eq!(corpses(), Vec::<String>::new());
 }

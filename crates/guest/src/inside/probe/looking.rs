@@ -14,15 +14,20 @@ use crate::inside::confine::last_errno;
 pub(super) const SECTION: u8 = 0x1e;
 
 /// Kernel files that are copied as they are, each under its name.
-const FILES: [(&str, &CStr); 8] = [
+const FILES: [(&str, &CStr); 4] = [
     ("status", c"/proc/self/status"),
     ("uid_map", c"/proc/self/uid_map"),
     ("gid_map", c"/proc/self/gid_map"),
     ("limits", c"/proc/self/limits"),
-    ("mounts", c"/proc/self/mountinfo"),
-    ("interfaces", c"/proc/self/net/dev"),
-    ("routes", c"/proc/self/net/route"),
-    ("routes6", c"/proc/self/net/ipv6_route"),
+];
+
+/// The same of what all processes of the sandbox have in common, because they are in the same namespaces: the
+/// guest looks at these itself, meanwhile.
+const SHARED_FILES: [(&str, &str); 4] = [
+    ("mounts", "/proc/self/mountinfo"),
+    ("interfaces", "/proc/self/net/dev"),
+    ("routes", "/proc/self/net/route"),
+    ("routes6", "/proc/self/net/ipv6_route"),
 ];
 
 const NAMESPACES: [&CStr; 8] = [
@@ -81,6 +86,19 @@ pub(in crate::inside) unsafe fn look_around(pipe: RawFd, attempts: &Attempts) {
     }
     notes.say(&[END]);
     notes.send();
+}
+
+/// The guest's own part of the notes.
+pub(super) fn look_at_what_is_shared() -> Vec<u8> {
+    let mut notes = Vec::new();
+    for (name, path) in SHARED_FILES {
+        notes.push(SECTION);
+        notes.extend_from_slice(name.as_bytes());
+        notes.push(b'\n');
+        // What cannot be read shows as not enforced.
+        notes.extend(std::fs::read(path).unwrap_or_default());
+    }
+    notes
 }
 
 unsafe fn copy(path: &CStr, notes: &mut Notes) {

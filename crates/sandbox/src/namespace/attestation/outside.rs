@@ -90,9 +90,21 @@ fn namespaces(record: &Record) -> BTreeMap<String, u64> {
     if record.claims.as_ref().is_some_and(|claims| claims.kernel != Kernel::Host) {
         let link = fs::read_link(format!("/proc/{}/ns/{NETWORK}", record.pid)).ok();
         let number = link.and_then(|link| namespace_number(link.to_str()?));
-        namespaces.extend(number.map(|number| (NETWORK.to_owned(), number)));
+        match number {
+            Some(number) => drop(namespaces.insert(NETWORK.to_owned(), number)),
+            // Who may not look at the namespace may still see its devices.
+            None if has_only_loopback(record.pid) => {}
+            None => drop(namespaces.remove(NETWORK)),
+        }
     }
     namespaces
+}
+
+fn has_only_loopback(pid: i32) -> bool {
+    let devices = kernel_text(format!("/proc/{pid}/net/dev"));
+    // Two lines of headings come first.
+    let mut names = devices.lines().skip(2).filter_map(|line| line.split(':').next());
+    names.next().is_some_and(|name| name.trim() == "lo") && names.next().is_none()
 }
 
 /// A file that the kernel writes as it is read, whose size nobody knows before; empty if it cannot be read.
