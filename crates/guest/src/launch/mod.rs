@@ -24,7 +24,6 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::exit;
-use std::time::Duration;
 use std::{fs, io};
 
 use bellglass_protocol::cage::{NAMESPACES, namespace_number};
@@ -74,10 +73,7 @@ pub(crate) fn main() {
         }
     };
     match launch(&order, place, &report) {
-        Ok(launched) => {
-            say(&report, &LaunchWord::Launched(launched));
-            linger(&report);
-        }
+        Ok(launched) => say(&report, &LaunchWord::Launched(launched)),
         Err(failed) => {
             failed.say(&report);
             exit(1)
@@ -91,20 +87,9 @@ fn say(report: &OwnedFd, word: &LaunchWord) {
 }
 
 fn nobody_hears(report: &OwnedFd) -> bool {
-    nobody_hears_within(Duration::ZERO, report)
-}
-
-fn nobody_hears_within(time: Duration, report: &OwnedFd) -> bool {
-    let time = time.try_into().ok();
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut watched = [PollFd::new(report, PollFlags::empty())];
-    poll(&mut watched, time.as_ref()).is_ok() && watched[0].revents().contains(PollFlags::ERR)
-}
-
-/// To end takes a processor that the guest needs who is about to start, so that can wait until nobody listens
-/// any more. If the guest fails instead, nobody shall wait for the end of its report for long.
-fn linger(report: &OwnedFd) {
-    const LONGEST: Duration = Duration::from_millis(50);
-    nobody_hears_within(LONGEST, report);
+    poll(&mut watched, Some(&now)).is_ok() && watched[0].revents().contains(PollFlags::ERR)
 }
 
 /// Nothing if whoever started this process wants nothing of it any more.

@@ -92,9 +92,11 @@ pub(super) fn assemble(
     }
     image.attach(&lower)?;
     // Before the overlay is there, which would copy what stands in the image first.
+    let as_in_image =
+        fs::metadata(lower.join("etc")).stage("find /etc in the image")?.permissions();
     let etc = upper.join("etc");
     fs::create_dir(&etc).stage("make /etc")?;
-    fs::set_permissions(&etc, Permissions::from_mode(0o755)).stage("open /etc to everybody")?;
+    fs::set_permissions(&etc, as_in_image).stage("make /etc as it is in the image")?;
     write_hosts(&order.name, &upper)?;
     let options = format!(
         "lowerdir={},upperdir={},workdir={},userxattr",

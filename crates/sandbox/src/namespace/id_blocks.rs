@@ -20,6 +20,18 @@ const REGISTER: &str = "/run/bellglass/ids";
 const SIZE: u32 = 64;
 const BLOCKS: u32 = 250;
 
+/// Why there are no ids for another sandbox.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoIds {
+    #[error("ids cannot be registered in {register}, which must be writable: {error}")]
+    NotRegistered { register: String, error: io::Error },
+    #[error(
+        "no id range is left, by the files in {register}: let some sandboxes end, or remove folders of \
+         servers that are no more"
+    )]
+    AllTaken { register: String },
+}
+
 #[derive(Debug)]
 pub(super) struct IdBlocks {
     register: PathBuf,
@@ -41,16 +53,13 @@ impl IdBlocks {
         own.flat_map(|(block, _)| ranges(block)).collect()
     }
 
-    /// Takes one more block. None if there is none left.
-    pub(super) fn claim(&self) -> Option<Range<u32>> {
-        match self.try_claim() {
-            Ok(block) => block.map(ranges),
-            Err(error) => {
-                let register = self.register.display();
-                tracing::error!(%error, "cannot register ids in {register}; make it writable");
-                None
-            }
-        }
+    /// Takes one more block.
+    pub(super) fn claim(&self) -> Result<Range<u32>, NoIds> {
+        let register = || self.register.display().to_string();
+        let claimed = self.try_claim();
+        let block =
+            claimed.map_err(|error| NoIds::NotRegistered { register: register(), error })?;
+        block.map(ranges).ok_or_else(|| NoIds::AllTaken { register: register() })
     }
 
     fn try_claim(&self) -> io::Result<Option<u32>> {

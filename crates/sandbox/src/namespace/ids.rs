@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use bellglass_protocol::launch::IdMapping;
 
-use super::id_blocks::IdBlocks;
+use super::id_blocks::{IdBlocks, NoIds};
 
 /// Gives out id mappings.
 #[derive(Debug)]
@@ -52,9 +52,9 @@ impl IdRanges {
         Self { kind }
     }
 
-    pub(super) fn take(&self) -> Option<IdMapping> {
+    pub(super) fn take(&self) -> Result<IdMapping, NoIds> {
         match &self.kind {
-            Kind::Fixed(mapping) => Some(*mapping),
+            Kind::Fixed(mapping) => Ok(*mapping),
             Kind::Root(ranges) => {
                 let mut ranges = ranges.lock().expect("no code panics while it holds this lock");
                 ranges.take().map(|base| IdMapping::Range { base })
@@ -82,11 +82,13 @@ impl Ranges {
         Self { host, own, used: HashSet::new(), next: 0 }
     }
 
-    fn take(&mut self) -> Option<u32> {
-        self.take_own().or_else(|| {
+    fn take(&mut self) -> Result<u32, NoIds> {
+        loop {
+            if let Some(base) = self.take_own() {
+                return Ok(base);
+            }
             self.own.extend(self.host.claim()?);
-            self.take_own()
-        })
+        }
     }
 
     fn take_own(&mut self) -> Option<u32> {
@@ -164,20 +166,18 @@ mod tests {
         let mut given = HashSet::new();
         for _ in 0..100 {
             for ranges in [&one, &other] {
-                let Some(IdMapping::Range { base }) = ranges.take() else {
-                    panic!("there are more")
-                };
+                let Ok(IdMapping::Range { base }) = ranges.take() else { panic!("there are more") };
                 assert!(given.insert(base), "{base} twice");
             }
         }
         // One that starts again has what it had, and knows from records what is in use of it.
         let again = ranges("one");
-        let Some(IdMapping::Range { base }) = again.take() else { panic!("there are more") };
+        let Ok(IdMapping::Range { base }) = again.take() else { panic!("there are more") };
         assert!(given.contains(&base));
         // What belongs to a folder that is gone is free.
         fs::remove_dir(folders.path().join("other")).unwrap();
         let third = ranges("third");
-        let Some(IdMapping::Range { base }) = third.take() else { panic!("there are more") };
+        let Ok(IdMapping::Range { base }) = third.take() else { panic!("there are more") };
         assert!(given.contains(&base));
     }
 }

@@ -141,9 +141,9 @@ impl Drop for Launcher {
 
 /// A sandbox whose cage is being built.
 pub(super) struct Building {
-    /// Let go of first: the launcher ends when nobody hears it any more.
-    words: ChildStdout,
+    /// At its end by the time that the cage stands.
     launcher: Launcher,
+    words: ChildStdout,
     heard: Vec<u8>,
     /// The new process.
     made: Option<OwnedFd>,
@@ -171,7 +171,7 @@ impl Building {
         rustix::io::ioctl_fionbio(&words, true).map_err(|error| failed()(error.into()))?;
         let (heard, name) = (Vec::new(), name.to_string());
         let deadline = Instant::now() + time;
-        Ok(Self { words, launcher, heard, made: None, ended: None, name, time, deadline })
+        Ok(Self { launcher, words, heard, made: None, ended: None, name, time, deadline })
     }
 
     fn launched(&mut self) -> Result<Launched, Unheard> {

@@ -312,13 +312,7 @@ impl Shared {
         &self,
         make: impl FnOnce(IdMapping) -> Result<T, NotMade>,
     ) -> Result<T, NotMade> {
-        let ids = self.ids.take().ok_or_else(|| {
-            BackendError::Unsupported(
-                "no id range is left, or they cannot be registered below /run; let some sandboxes \
-                 end, and look at the log"
-                    .into(),
-            )
-        })?;
+        let ids = self.ids.take().map_err(|error| BackendError::Unsupported(error.to_string()))?;
         let result = self.suits_kernel(ids).map_err(NotMade::from).and_then(|()| make(ids));
         if matches!(result, Err(NotMade::Gone(_))) {
             self.ids.give_back(ids);

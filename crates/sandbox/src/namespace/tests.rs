@@ -55,7 +55,7 @@ async fn a_failed_launch_leaves_nothing() {
     let name = SandboxName::throwaway();
     let started = Sandbox::start(&backend, &order(name.clone(), image), "image").await;
     let failed = started.err().expect("there is no /etc");
-    assert!(failed.to_string().contains("/etc/hosts"), "{failed}");
+    assert!(failed.to_string().contains("find /etc in the image"), "{failed}");
     assert_eq!(corpses(), Vec::<String>::new());
     assert!(!folder.path().join("sandboxes").join(name.as_str()).exists());
     let groups = backend.shared.groups.folders(name.as_str());
@@ -126,8 +126,9 @@ async fn a_sweep_reserves_the_ids_of_what_is_kept() {
     private_folder(&kept).unwrap();
     record.write(&kept).unwrap();
     assert_eq!(backend.sweep(&HashSet::from([name])).await.unwrap(), 0);
-    while let Some(given) = backend.shared.ids.take() {
-        assert_ne!(given, ids, "it is in use");
+    // More than are registered at once: all of those were given. The host has others who need some.
+    for _ in 0..100 {
+        assert_ne!(backend.shared.ids.take().unwrap(), ids, "it is in use");
     }
 }
 
