@@ -15,6 +15,8 @@ declare module "@novnc/novnc" {
     disconnect(): void;
     sendCredentials(credentials: { password: string }): void;
     clipboardPasteFrom(text: string): void;
+    focusOnClick: boolean;
+    sendKey(keysym: number, code: string | null): void;
     focus(options?: FocusOptions): void;
     blur(): void;
   }

@@ -1,7 +1,7 @@
 // The job that is being written. Lives outside of the page that shows it, so that it is still there
 // when somebody comes back, and so that "run again" can fill it.
 
-import type { AnyCall, JobRequest, JobSpec } from "../api/types";
+import type { AnyCall, JobRequest, JobSpec, Limits } from "../api/types";
 import type { Draft } from "./playbook";
 import { emptyCall, isBlank, written } from "./tools";
 
@@ -11,7 +11,10 @@ export interface Attached {
   bytes: number;
 }
 
-class DraftJob {
+/** Fields that only a task can have. */
+const OF_TASKS = ["mcp", "approve", "project"];
+
+export class DraftJob {
   mode = $state<"task" | "steps">("steps");
   task = $state("");
   steps = $state<AnyCall[]>([emptyCall("shell")]);
@@ -68,19 +71,21 @@ class DraftJob {
     };
   }
 
-  /** The same job once more, to be changed or sent as it is. */
-  fillFrom(spec: JobSpec): void {
-    const { name, image, network, on_error, isolation, limits: _limits, ...rest } = spec as JobSpec &
-      Record<string, unknown>;
-    const kept = { name, image, network, on_error, isolation };
-    const work = rest as { task?: string; steps?: AnyCall[] } & Record<string, unknown>;
-    const asked = ["model", "files", "plan", "budget", "secrets", "nested_sandboxing", "desktop"].filter((key) => work[key] != null);
-    const also = Object.fromEntries(asked.map((key) => [key, work[key]]));
+  /**
+   * The same job once more, to be changed or sent as it is. Of its limits those are said that are not the usual
+   * ones, where these are known.
+   */
+  fillFrom(spec: JobSpec, usual?: Limits): void {
+    // Whose job it is, and what it goes on from, is no part of a request.
+    const { task, steps, limits, owner: _owner, fork: _fork, session: _session, ...others } = spec as JobSpec &
+      { task?: string; steps?: AnyCall[]; session?: unknown };
+    const rest = Object.fromEntries(Object.entries(others).filter(([, value]) => value != null));
+    const chosen = Object.entries(limits).filter(([key, value]) => value !== usual?.[key as keyof Limits]);
     this.fill({
-      mode: work.steps ? "steps" : "task",
-      task: work.task ?? "",
-      steps: work.steps ?? [],
-      rest: { ...kept, ...also },
+      mode: steps ? "steps" : "task",
+      task: task ?? "",
+      steps: steps ?? [],
+      rest: { ...rest, limits: Object.fromEntries(chosen) },
     });
   }
 
@@ -101,8 +106,9 @@ class DraftJob {
     const own = this.files.map(({ path, content }) => ({ path, content, encoding: "base64" }));
     const files = [...otherFiles, ...own];
     const hosts = this.hosts.split(/[\s,]+/).filter(Boolean);
+    const others = Object.entries(this.others).filter(([key]) => isTask || !OF_TASKS.includes(key));
     const all: Record<string, unknown> = {
-      ...this.others,
+      ...Object.fromEntries(others),
       ...(isTask ? { task: this.task, model: this.model || undefined, plan: this.plan || undefined } : { steps: written($state.snapshot(this.steps)) }),
       budget: isTask ? { ...(this.others["budget"] as object | undefined), ...given(this.budget) } : undefined,
       name: this.name || undefined,

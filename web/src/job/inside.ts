@@ -15,14 +15,17 @@ const FILES: NotebookFile[] = [
 
 const ON_THE_DESKTOP = ["computer", "browser", "xdot"];
 
-/** Whether the image of such a job has JupyterLab. */
+/**
+ * Whether the image of such a job may have JupyterLab. The usual image has none, as we know; what another one has is
+ * its maker's to know, and JupyterLab's own page says so where there is none.
+ */
 export function hasJupyter({ spec }: JobView): boolean {
-  return spec.desktop != null || spec.image === "desktop";
+  return spec.desktop != null || spec.image !== "base";
 }
 
 /** Whether such a job has a desktop: its image has one, or it works with one. */
 export function hasDesktop(view: JobView): boolean {
-  return hasJupyter(view) || view.moments.some((moment) => moment.kind === "step" && ON_THE_DESKTOP.includes(moment.step.call.tool));
+  return view.spec.desktop != null || view.spec.image === "desktop" || view.moments.some((moment) => moment.kind === "step" && ON_THE_DESKTOP.includes(moment.step.call.tool));
 }
 
 /** Which notebooks a job leaves: one for each language whose kernel its steps used. */

@@ -103,6 +103,42 @@ test("the desktop shows what the job does, and belongs to one at a time", async 
   await server.put(id, "enough.txt");
 });
 
+test("on a phone the desktop is typed on with the keyboard of the screen", async ({ browser, server }) => {
+  const context = await browser.newContext({ viewport: { width: 375, height: 720 }, hasTouch: true, isMobile: true });
+  const page = await context.newPage();
+  const id = await server.schedule({
+    desktop: true,
+    steps: [{ tool: "shell", command: xterm("-u8 -geometry 200x60+0+0 -e 'head -n 1 > typed.txt'") }, until("enough.txt")],
+  });
+  await openDesktop(page, server, id);
+  await expect(page.getByRole("tab", { name: "Timeline" })).toBeVisible();
+  expect(await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth)).toBe(0);
+  const keyboard = page.getByRole("button", { name: "Keyboard" });
+  await expect(keyboard).toHaveCount(0);
+  await page.getByRole("button", { name: "Take over" }).tap();
+  await expect(page.getByText("Yours now; the job waits")).toBeVisible();
+  await page.locator("[data-stand='shown'] canvas").tap({ position: { x: 60, y: 60 } });
+  await keyboard.tap();
+  const field = page.getByLabel("Type on the desktop");
+  await expect(field).toBeFocused();
+  await expect(keyboard).toHaveAttribute("aria-pressed", "true");
+  await expectAccessible(page);
+  // Such a keyboard changes a text: letters, whole words, and words that take the place of others.
+  await page.keyboard.insertText("Helo");
+  await page.keyboard.press("Backspace");
+  await page.keyboard.insertText("lo, wörld ☕");
+  // A tap on the picture leaves the keyboard where it is.
+  await page.locator("[data-stand='shown'] canvas").tap({ position: { x: 60, y: 60 } });
+  await expect(field).toBeFocused();
+  await page.keyboard.press("Enter");
+  await expect.poll(async () => (await fetch(`${server.url}/jobs/${id}/files/typed.txt`)).text()).toBe("Hello, wörld ☕\n");
+  await keyboard.tap();
+  await expect(field).not.toBeFocused();
+  await page.getByRole("button", { name: "Hand back" }).tap();
+  await expect(keyboard).toHaveCount(0);
+  await server.put(id, "enough.txt");
+  await context.close();
+});
 
 test("the clipboard goes both ways while somebody has the desktop in hand", async ({ page, server }) => {
   const id = await server.schedule({

@@ -43,6 +43,24 @@ test("a job that is over is forked at a step, with other steps", async ({ page, 
   await expect(page.getByRole("heading", { name: "the parent" })).toBeVisible();
 });
 
+test("a fork that is run again begins where it began, and does the same", async ({ page, server }) => {
+  const parent = await server.schedule(PARENT);
+  await server.ended(parent);
+  const wish = { step: 1, steps: [{ tool: "shell", command: "cat kept.txt" }], name: "the child" };
+  const { job_id: child } = (await server.call("POST", `/jobs/${parent}/fork`, wish)) as { job_id: string };
+  const { spec } = (await server.ended(child)) as unknown as { spec: unknown };
+  await page.goto(`${server.url}/watch/${child}`);
+  await page.getByRole("button", { name: "Run again" }).click();
+  const again = page.getByRole("dialog", { name: "Make this fork again" });
+  await expect(again.getByLabel("Command of step 1")).toHaveValue("cat kept.txt");
+  await expectAccessible(page);
+  await again.getByRole("button", { name: "Start the fork" }).click();
+  await expect(page).not.toHaveURL(new RegExp(child));
+  await expect(page.locator("[data-output='1']")).toContainText("from the first step");
+  const next = (await server.job(page.url().split("/").at(-1) ?? "")) as unknown as { spec: unknown };
+  expect(next.spec).toEqual(spec);
+});
+
 test("a fork goes on with the steps that are left, and what is wrong with one is said", async ({ page, server }) => {
   const parent = await server.schedule(PARENT);
   await server.ended(parent);

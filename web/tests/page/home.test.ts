@@ -53,6 +53,76 @@ test("a file that comes along lies in the workspace", async ({ page, server }) =
   await expect(page.locator("[data-output='1']")).toHaveText(/brought along/);
 });
 
+test("all files that are chosen together come along, with the playbook among them", async ({ page, server }) => {
+  await page.goto(server.url);
+  const file = (name: string, content: string) => ({ name, mimeType: "text/plain", buffer: Buffer.from(content) });
+  const playbook = JSON.stringify({ name: "with company", steps: [{ tool: "shell", command: "cat one.txt two.txt" }] });
+  await page.getByLabel("Files for the new job").setInputFiles([file("one.txt", "first "), file("job.json", playbook), file("two.txt", "second")]);
+  const along = page.getByRole("list", { name: "Files that come along" }).getByRole("listitem");
+  await expect(along).toHaveText([/one\.txt/, /two\.txt/]);
+
+  // One that is too large is named, though others fit.
+  const large = { name: "large.bin", mimeType: "application/octet-stream", buffer: Buffer.alloc(9_000_000) };
+  await page.getByLabel("Files for the new job").setInputFiles([large, file("three.txt", "third")]);
+  await expect(along).toHaveText([/one\.txt/, /two\.txt/, /three\.txt/]);
+  await expect(page.getByRole("alert")).toContainText("large.bin");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(page.getByRole("heading", { name: "with company" })).toBeVisible();
+  await expect(page.locator("[data-output='1']")).toHaveText(/first second/);
+});
+
+test("files that are dropped together all come along", async ({ page, server }) => {
+  await page.goto(server.url);
+  await page.getByRole("region", { name: "New job" }).evaluate((element) => {
+    const data = new DataTransfer();
+    for (const name of ["a.txt", "b.txt", "c.txt"]) data.items.add(new File([name], name));
+    element.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    // What a browser does when the event is over.
+    data.items.clear();
+  });
+  const along = page.getByRole("list", { name: "Files that come along" }).getByRole("listitem");
+  await expect(along).toHaveText([/a\.txt/, /b\.txt/, /c\.txt/]);
+});
+
+test("words that are dropped onto a field are written there, and a playbook fills the box", async ({ page, server }) => {
+  await page.goto(server.url);
+  const command = page.getByLabel("Command of step 1");
+  const drop = (text: string) =>
+    command.evaluate((element, text) => {
+      const data = new DataTransfer();
+      data.setData("text/plain", text);
+      element.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }, text);
+  await command.fill("echo ");
+  await drop("words from elsewhere");
+  await expect(command).toHaveValue("echo words from elsewhere");
+  await expect(page.getByRole("alert")).toHaveCount(0);
+  await drop('{"steps": [{"tool": "shell", "command": "echo one"}, {"tool": "shell", "command": "echo two"}]}');
+  await expect(page.getByLabel("Command of step 2")).toHaveValue("echo two");
+});
+
+test("an example leaves what somebody has begun to write as it is", async ({ page, server }) => {
+  await page.goto(server.url);
+  await page.getByLabel("Command of step 1").fill("echo not sent yet");
+  await page.getByRole("button", { name: /Say hello/ }).click();
+  await expect(page).toHaveURL(/\/watch\//);
+  await page.getByRole("link", { name: "All jobs" }).click();
+  await expect(page.getByLabel("Command of step 1")).toHaveValue("echo not sent yet");
+});
+
+test("a server that does not say what it offers is said to, and steps run all the same", async ({ page, server }) => {
+  await page.route("**/offer", (route) => route.abort());
+  await page.goto(server.url);
+  await expect(page.getByRole("alert")).toContainText("The server does not answer");
+  for (const colorScheme of ["dark", "light"] as const) {
+    await page.emulateMedia({ colorScheme });
+    await expectAccessible(page);
+  }
+  await page.getByLabel("Command of step 1").fill("echo without an offer");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(page.locator("[data-output='1']")).toHaveText(/without an offer/);
+});
+
 test("an example starts with one click", async ({ page, server }) => {
   await page.goto(server.url);
   await page.getByRole("button", { name: /Say hello/ }).click();
@@ -100,6 +170,14 @@ test("options reach the job", async ({ page, server }) => {
   await server.ended(id);
   await page.getByRole("button", { name: "Run again" }).click();
   await expect(page.getByText("desktop 1024 × 768")).toBeVisible();
+  await page.getByText("Options", { exact: true }).click();
+  await expect(page.getByLabel(/^Disk/)).toHaveValue("134217728");
+  await expect(page.getByLabel(/^CPUs/)).toHaveValue("");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(page).not.toHaveURL(new RegExp(id));
+  await expect(page).toHaveURL(/\/watch\//);
+  const again = (await server.job(page.url().split("/").at(-1) ?? "")) as unknown as { spec: unknown };
+  expect(again.spec).toEqual(spec);
 });
 
 test("the list follows what happens, is searched, filtered and paged", async ({ page, server }) => {

@@ -33,6 +33,37 @@ test("what is typed in the terminal is answered there", async ({ page, server })
   await expect(page.getByText("The terminal went with the sandbox")).toBeVisible();
 });
 
+test("on a phone the terminal is typed into and an app is looked at", async ({ page, server }) => {
+  const id = await server.schedule({
+    name: "in the hand",
+    files: [{ path: "site/index.html", content: "<!doctype html><title>App</title><h1>Small app</h1>" }],
+    steps: [{ tool: "shell", session: "web", command: "python3 -m http.server 8123 -d site", wait_for: { port: 8123 } }, until("enough.txt")],
+  });
+  await page.setViewportSize({ width: 375, height: 720 });
+  await page.goto(`${server.url}/watch/${id}#terminal`);
+  const overflow = () => page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  await expect(page.locator("[data-stand='open']")).toBeVisible();
+  await page.keyboard.type("echo sum-$((40 + 2))-$(stty size | cut -d' ' -f2)-\n");
+  const screen = page.locator(".xterm-rows");
+  await expect(screen).toContainText(/sum-42-\d+-/);
+  // As wide as the phone is, not as a terminal usually is.
+  const columns = Number(/sum-42-(\d+)-/.exec((await screen.textContent()) ?? "")?.[1]);
+  expect(columns).toBeGreaterThan(20);
+  expect(columns).toBeLessThan(60);
+  await expectAccessible(page);
+  expect(await overflow()).toBe(0);
+
+  await page.getByRole("tab", { name: "Apps" }).click();
+  await expect(page.frameLocator("iframe").getByRole("heading")).toHaveText("Small app");
+  const box = await page.locator("iframe").boundingBox();
+  expect(box!.width).toBeGreaterThan(300);
+  expect(box!.width).toBeLessThanOrEqual(375);
+  expect(box!.height).toBeGreaterThan(200);
+  await expectAccessible(page);
+  expect(await overflow()).toBe(0);
+  await server.put(id, "enough.txt");
+});
+
 /** A page of a sandbox that tries what it can do with the rights of whoever looks at it. */
 const MALICIOUS = `<!doctype html><title>Trouble</title><h1>An app of the sandbox</h1><ul id=list></ul><script>
   const api = new URLSearchParams(location.search).get("api");

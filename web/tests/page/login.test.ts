@@ -12,7 +12,10 @@ test("the token is asked for, refused when wrong, and kept as a cookie that no s
     await server.ended(id);
     await page.goto(server.url);
     await expect(page.getByRole("heading", { name: "Log in" })).toBeVisible();
-    await expectAccessible(page);
+    for (const colorScheme of ["dark", "light"] as const) {
+      await page.emulateMedia({ colorScheme });
+      await expectAccessible(page);
+    }
     await page.getByLabel("Token").fill("open barley");
     await page.getByRole("button", { name: "Log in" }).click();
     await expect(page.getByRole("alert")).toContainText("This token does not let you in.");
@@ -48,9 +51,10 @@ test("another site cannot use the cookie", async ({ page }) => {
     await page.getByLabel("Token").fill(TOKEN);
     await page.keyboard.press("Enter");
     await expect(page.getByText("Nothing under the glass yet")).toBeVisible();
-    const { cookie, port } = await page.evaluate(() => ({ cookie: "", port: location.port }));
+    const { cookie, port } = await page.evaluate(() => ({ cookie: document.cookie, port: location.port }));
     expect(cookie).toBe("");
     const value = (await page.context().cookies())[0]?.value ?? "";
+    expect(value).not.toBe("");
     // What a browser would send for a page of another port of this machine, which shares its cookies.
     const forged = await fetch(`${server.url}/schedule`, {
       method: "POST",

@@ -82,16 +82,18 @@ test("pictures", async ({ page, server }) => {
         await expect(page.locator("[data-step='1'] .h-keyword").first()).toBeVisible();
       }
       await shoot(page, `job-${width}-${theme}`);
+
+      await page.goto(`${server.url}/watch/${task}`);
+      if (width === "wide") {
+        await page.locator("[data-path='basket.py']").click();
+        await expect(page.locator("[data-file] .h-keyword").first()).toBeVisible();
+      }
+      await expect(page.locator("[data-kind='summary']")).toBeAttached();
+      await page.locator("[data-kind='plan']").evaluate((element) => element.scrollIntoView({ block: "start" }));
+      await shoot(page, `task-${width}-${theme}`);
     }
   }
   await page.setViewportSize(WIDTHS.wide);
-  await page.emulateMedia({ colorScheme: "light" });
-  await page.goto(`${server.url}/watch/${task}`);
-  await page.locator("[data-path='basket.py']").click();
-  await expect(page.locator("[data-file] .h-keyword").first()).toBeVisible();
-  await expect(page.locator("[data-kind='summary']")).toBeAttached();
-  await page.locator("[data-kind='plan']").evaluate((element) => element.scrollIntoView({ block: "start" }));
-  await shoot(page, "task-wide-light");
   await page.emulateMedia({ colorScheme: "dark" });
   await page.goto(`${server.url}/watch/${reaching}#network`);
   await expect(page.locator("[data-host='api.invalid']")).toBeVisible();
@@ -99,6 +101,7 @@ test("pictures", async ({ page, server }) => {
 });
 
 test("a desktop and a terminal", async ({ page, server }) => {
+  test.setTimeout(180_000);
   const id = await server.schedule({
     name: "Draw and look",
     desktop: true,
@@ -109,15 +112,21 @@ test("a desktop and a terminal", async ({ page, server }) => {
       { tool: "shell", command: "until test -e enough.txt; do sleep 0.1; done" },
     ],
   });
+  for (const [width, size] of Object.entries(WIDTHS)) {
+    await page.setViewportSize(size);
+    for (const theme of THEMES) {
+      await page.emulateMedia({ colorScheme: theme });
+      await page.goto(`${server.url}/watch/${id}#desktop`);
+      await expect(page.locator("[data-stand='shown'] canvas")).toBeVisible();
+      await expect.poll(async () => (await server.job(id)).steps[3]?.status).toBe("running");
+      await page.getByRole("button", { name: "Take over" }).click();
+      await expect(page.getByText("Yours now")).toBeVisible();
+      await shoot(page, `desktop-${width}-${theme}`);
+      await page.getByRole("button", { name: "Hand back" }).click();
+      await expect(page.getByRole("button", { name: "Take over" })).toBeVisible();
+    }
+  }
   await page.setViewportSize(WIDTHS.wide);
-  await page.emulateMedia({ colorScheme: "light" });
-  await page.goto(`${server.url}/watch/${id}#desktop`);
-  await expect(page.locator("[data-stand='shown'] canvas")).toBeVisible();
-  await expect(page.locator("[data-step='4']")).toBeVisible();
-  await page.getByRole("button", { name: "Take over" }).click();
-  await expect(page.getByText("Yours now")).toBeVisible();
-  await shoot(page, "desktop-wide-light");
-  await page.getByRole("button", { name: "Hand back" }).click();
   await page.emulateMedia({ colorScheme: "dark" });
   await page.getByRole("tab", { name: "Terminal" }).click();
   await expect(page.locator(".xterm-rows")).toContainText("sandbox:/workspace$");
