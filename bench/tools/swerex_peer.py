@@ -11,7 +11,8 @@ from swerex.runtime.local import LocalRuntime
 
 async def main() -> None:
     runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest())
+    # Its own second is too short for a machine that has just woken up, and starting is not what is measured.
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     await runtime.run_in_session(BashAction(command="true", timeout=30))
     print("{}", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
