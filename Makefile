@@ -12,7 +12,7 @@ at_once := $(shell expr 3 '*' "$$(nproc)")
 needs_root := binary(end_to_end) & test(/^plain_user::/) \
 	| binary(end_to_end) & test(/^cancelling::a_running_job_ends_with_all_its_processes/) \
 	| binary(end_to_end) & test(/^full_disk::/) \
-	| binary(end_to_end) & test(/^crash::(a_job_whose_sandbox_dies_alone|nothing_of_a_job_outlives_it)/) \
+	| binary(end_to_end) & test(/^crash::(a_job_whose_sandbox_dies_alone|a_share_that|nothing_of_a_job_outlives_it)/) \
 	| binary(end_to_end) & test(/^limits::a_(disk_that_the_host_has_not|fork_bomb|large_disk)/) \
 	| binary(end_to_end) & test(/^(run_ends::what_a_killed_run_leaves|secrecy::two_jobs_know_nothing)/) \
 	| binary(escape) & test(/^(descriptors::leaked|guest::overwriting|neighbours::memory_that|rebinding)/) \

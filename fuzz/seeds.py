@@ -145,6 +145,14 @@ SERVERS = {
     "error": said({"id": 3, "error": {"message": "no"}}, [1], None, "text"),
     "asks": said({"id": "x", "method": "ping"}, {"id": 4, "method": "roots/list"}),
 }
+FAILURE = {"stage": "mount the overlay", "error": "no"}
+LAUNCHED = {"pid": 7, "namespaces": {"net": 4026531840}, "enforced": ["a"], "missing": []}
+CAGES = {
+    "made": said({"made": {"pid": 7}}, {"launched": LAUNCHED}, "ready"),
+    "failed": said({"failed": FAILURE}, {"made": {"pid": 2147483648}}),
+    "adopted": said({"enforced": ["a"], "missing": ["b\n"]}, FAILURE),
+    "both": said({"enforced": [], "missing": [], **FAILURE}),
+}
 DESKTOP = b"RFB 003.008\n\x01\x01\x00\x00\x00\x00" + bytes(20) + struct.pack("!I", 4) + b"name"
 VIEWER = b"RFB 003.008\n\x01\x01"
 DESKTOPS = {
@@ -158,6 +166,7 @@ CORPORA = {
     # The first byte says in which pieces the rest arrives.
     "wire": {name: b"\x07" + text for name, text in (REPLIES | WORKSPACES).items()},
     "mux": WIRES,
+    "launch": CAGES,
     "checkpoint": CHECKPOINTS,
     "archive": {name: text + message({"reply": "end"}) for name, text in WORKSPACES.items()},
     "http": REQUESTS,

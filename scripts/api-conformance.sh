@@ -83,5 +83,14 @@ try() {
     }
     grep -E 'generated' "$folder/said" || true
 }
-try "[\"$ended\", \"$lasting\"]" --exclude-path /changes --exclude-path '/jobs/{id}/events'
+try "[\"$ended\", \"$lasting\"]" --exclude-path /changes --exclude-path '/jobs/{id}/events' \
+    --exclude-path '/jobs/{id}/cancel'
+case $(call "$url/status/$lasting" | jq --raw-output .status) in
+completed | failed | cancelled)
+    printf 'api: the job that lasts has ended, so what its sandbox answers was not tried\n' >&2
+    exit 1
+    ;;
+esac
 try "\"$ended\"" --include-path '/jobs/{id}/events'
+# Last, and with a job of its own, since nothing can be asked of one that was cancelled.
+try "[\"$ended\", \"$(schedule '{"session": {}}')\"]" --include-path '/jobs/{id}/cancel'

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellglass_agent::model::catalogue::{Catalogue, CatalogueSettings, ProviderSettings};
+use bellglass_agent::model::catalogue::{
+    Catalogue, CatalogueSettings, ModelSettings, ProviderSettings,
+};
 use bellglass_agent::model::{Live, Message, Model, Request};
 use bellglass_agent::tools::{Understood, definitions, understand};
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, Wire};
@@ -36,7 +38,7 @@ async fn open(url: &str, wire: Wire) -> Arc<dyn Model> {
     let provider = ProviderSettings { base_url: url.into(), key: None, wire };
     let settings = CatalogueSettings {
         providers: BTreeMap::from([("local".to_owned(), provider)]),
-        context_tokens: Some(4096),
+        every: ModelSettings { context_tokens: Some(4096), ..ModelSettings::default() },
         ..CatalogueSettings::default()
     };
     let line = Catalogue::new(settings).unwrap().line("local/default", "local-model").await;

@@ -1,12 +1,15 @@
 //! The rim of the loop: does what a mind decides, and lets it hear what came of it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::event::{Event, EventBody, JobError};
-use bellglass_protocol::model::{AnswerBlock, ModelAnswer, Summary};
+use bellglass_protocol::model::{AnswerBlock, ModelAnswer, Summary, Usage};
 use bellglass_protocol::tool::ToolCall;
 use jiff::Timestamp;
 
@@ -17,7 +20,7 @@ use crate::mind::{Effect, Lookup, Mind};
 use crate::model::catalogue::Line;
 use crate::model::pictures::{LoadedPicture, Picture, Pictures, Sight};
 use crate::model::retry::{Attempts, Next};
-use crate::model::{Live, Model, ModelError, Request};
+use crate::model::{Failure, Live, Model, Request};
 
 /// What a mind works on: a job's log, its sandbox, and whoever may stop it.
 #[async_trait]
@@ -25,8 +28,12 @@ pub trait World: Send {
     /// Why the job cannot go on here at all. That a tool failed is not such a reason.
     type Stop: Send;
 
-    /// Events after a number, in order; none if there are none yet.
+    /// Events after a number, in order; none if there are none yet. Each is heard once: what somebody
+    /// asks for in them, such as to put the workspace back, is then done.
     async fn events_after(&mut self, seq: u64) -> Result<Vec<Event>, Self::Stop>;
+
+    /// The same for events that were heard before. Nothing is done because of them.
+    async fn look_back(&mut self, seq: u64) -> Result<Vec<Event>, Self::Stop>;
 
     async fn record(&mut self, bodies: Vec<EventBody>) -> Result<(), Self::Stop>;
 
@@ -120,13 +127,14 @@ pub async fn drive<W: World>(
             }
             Effect::Compact { draft, request } => {
                 let summary = match request {
-                    Some(request) => summarise(&request, models, &mut at, world).await?,
-                    None => Summarised::Without,
-                };
-                let summary = match summary {
-                    Summarised::Later => continue,
-                    Summarised::Without => None,
-                    Summarised::By(summary) => Some(summary),
+                    None => None,
+                    Some(request) => match ask_aside(&request, models, &mut at, world).await? {
+                        None => continue,
+                        // That no model writes one is no reason to end: one is put together without it.
+                        Some(Aside { text, usage, cost_usd }) => {
+                            Some(Summary { through: 0, text, usage, cost_usd })
+                        }
+                    },
                 };
                 if let Some(context) = mind.snapshot() {
                     world.keep_context(context, heard).await?;
@@ -159,7 +167,13 @@ pub async fn drive<W: World>(
                 world.record(vec![EventBody::MemoryRecalled { project, texts }]).await?;
             }
             Effect::Extract { project, request } => {
-                let kept = extract(project, request, models, at.model, world).await?;
+                let Some(said) = ask_aside(&request, models, &mut at, world).await? else {
+                    continue;
+                };
+                let Aside { text, usage, cost_usd } = said;
+                // No answer, or one that makes no sense, keeps nothing.
+                let texts = world.keep_memories(&project, memory::read(&text)).await?;
+                let kept = EventBody::MemoryKept { project, texts, usage, cost_usd };
                 world.record(vec![kept]).await?;
             }
             Effect::Wait => world.wait_for_event(heard, JobTime::StandsStill).await?,
@@ -202,7 +216,7 @@ async fn ask<W: World>(
     world: &mut W,
 ) -> Result<(), W::Stop> {
     let Some(model) = models.get(at.model) else { return Ok(()) };
-    let error = match ask_aloud(&**model, request, world).await? {
+    let failure = match ask_aloud(&**model, request, world).await? {
         Ok(answer) => {
             *at = at.answered();
             let answer = Box::new(answer);
@@ -210,17 +224,17 @@ async fn ask<W: World>(
                 .record(vec![EventBody::ModelAnswered { answer, heard: Some(heard) }])
                 .await;
         }
-        Err(error) => error,
+        Err(failure) => failure,
     };
-    tracing::debug!(model = model.name(), %error, "a model did not answer");
-    match at.after(&error, models.len(), world.chance()) {
+    tracing::debug!(model = model.name(), %failure, "a model did not answer");
+    match at.after(&failure.error, models.len(), world.chance()) {
         Next::GiveUp => {
             *at = at.answered();
-            world.record(vec![failure(model.name(), &error, None)]).await
+            world.record(vec![failed(model.name(), &failure, None)]).await
         }
         Next::Wait(time, again) => {
             *at = again;
-            world.record(vec![failure(model.name(), &error, Some(time))]).await?;
+            world.record(vec![failed(model.name(), &failure, Some(time))]).await?;
             rest(time, world).await
         }
     }
@@ -242,7 +256,7 @@ async fn ask_aloud<W: World>(
     model: &dyn Model,
     request: &Request,
     world: &mut W,
-) -> Result<Result<ModelAnswer, ModelError>, W::Stop> {
+) -> Result<Result<ModelAnswer, Failure>, W::Stop> {
     let (listener, mut said) = tokio::sync::mpsc::unbounded_channel::<String>();
     let request = Request { live: Live::to(listener), ..request.clone() };
     let mut asking = std::pin::pin!(model.ask(&request));
@@ -265,33 +279,51 @@ async fn ask_aloud<W: World>(
     }
 }
 
-/// Asks what is worth keeping. No answer, or one that makes no sense, keeps nothing.
-async fn extract<W: World>(
-    project: String,
-    request: Request,
+/// What a model says that is not asked to work on its task but about it.
+#[derive(Default)]
+struct Aside {
+    /// Nothing where no model answered.
+    text: String,
+    usage: Option<Usage>,
+    cost_usd: Option<f64>,
+}
+
+/// Asks once for a text about the task. A failure is treated as that of any other question, but the task
+/// does not end because of it: after the last one there are no words. `None` if it is to be asked for
+/// again, if the mind still wants it then.
+async fn ask_aside<W: World>(
+    request: &Request,
     models: &Line,
-    first: usize,
+    at: &mut Attempts,
     world: &mut W,
-) -> Result<EventBody, W::Stop> {
-    let Some(model) = models.get(first) else {
-        return Ok(EventBody::MemoryKept { project, texts: vec![], usage: None, cost_usd: None });
-    };
+) -> Result<Option<Aside>, W::Stop> {
+    let Some(model) = models.get(at.model) else { return Ok(Some(Aside::default())) };
     let asked = tokio::select! {
-        asked = model.ask(&request) => asked,
+        asked = model.ask(request) => asked,
         stop = world.stopped() => return Err(stop),
     };
-    let (texts, usage, cost_usd) = match asked {
+    let failure = match asked {
         Ok(answer) => {
-            let texts = memory::read(&text_of(&answer));
-            (texts, Some(answer.usage), answer.cost_usd)
+            *at = at.answered();
+            let (usage, cost_usd) = (Some(answer.usage), answer.cost_usd);
+            return Ok(Some(Aside { text: text_of(&answer), usage, cost_usd }));
         }
-        Err(error) => {
-            tracing::warn!(model = model.name(), %error, "the model named no memories");
-            (Vec::new(), None, None)
-        }
+        Err(failure) => failure,
     };
-    let texts = world.keep_memories(&project, texts).await?;
-    Ok(EventBody::MemoryKept { project, texts, usage, cost_usd })
+    tracing::warn!(model = model.name(), %failure, "the model said nothing about its task");
+    match at.after(&failure.error, models.len(), world.chance()) {
+        Next::GiveUp => {
+            *at = at.answered();
+            let Failure { usage, cost_usd, .. } = failure;
+            Ok(Some(Aside { text: String::new(), usage, cost_usd }))
+        }
+        Next::Wait(time, again) => {
+            *at = again;
+            world.record(vec![failed(model.name(), &failure, Some(time))]).await?;
+            rest(time, world).await?;
+            Ok(None)
+        }
+    }
 }
 
 fn text_of(answer: &ModelAnswer) -> String {
@@ -302,55 +334,14 @@ fn text_of(answer: &ModelAnswer) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-fn failure(model: &str, error: &ModelError, wait: Option<Duration>) -> EventBody {
+fn failed(model: &str, failure: &Failure, wait: Option<Duration>) -> EventBody {
+    let Failure { error, usage, cost_usd } = failure;
     EventBody::ModelFailed {
         model: model.into(),
         error: JobError { code: error.code().into(), message: error.to_string() },
         retry_in_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-    }
-}
-
-enum Summarised {
-    By(Summary),
-    /// No model writes one. That is no reason to end: one is put together without it.
-    Without,
-    /// It is to be asked for again, if the mind still wants it then.
-    Later,
-}
-
-/// Asks once for a summary. A failure is treated as that of any other question.
-async fn summarise<W: World>(
-    request: &Request,
-    models: &Line,
-    at: &mut Attempts,
-    world: &mut W,
-) -> Result<Summarised, W::Stop> {
-    let Some(model) = models.get(at.model) else { return Ok(Summarised::Without) };
-    let asked = tokio::select! {
-        asked = model.ask(request) => asked,
-        stop = world.stopped() => return Err(stop),
-    };
-    let error = match asked {
-        Ok(answer) => {
-            *at = at.answered();
-            let text = text_of(&answer);
-            let (usage, cost_usd) = (Some(answer.usage), answer.cost_usd);
-            return Ok(Summarised::By(Summary { through: 0, text, usage, cost_usd }));
-        }
-        Err(error) => error,
-    };
-    tracing::warn!(model = model.name(), %error, "the model wrote no summary");
-    match at.after(&error, models.len(), world.chance()) {
-        Next::GiveUp => {
-            *at = at.answered();
-            Ok(Summarised::Without)
-        }
-        Next::Wait(time, again) => {
-            *at = again;
-            world.record(vec![failure(model.name(), &error, Some(time))]).await?;
-            rest(time, world).await?;
-            Ok(Summarised::Later)
-        }
+        usage: *usage,
+        cost_usd: *cost_usd,
     }
 }
 
@@ -360,7 +351,7 @@ async fn look<W: World>(lookup: &Lookup, world: &mut W) -> Result<String, W::Sto
             let mut search = Search::new(&recall.query);
             let mut after = 0;
             loop {
-                let events = world.events_after(after).await?;
+                let events = world.look_back(after).await?;
                 let Some(last) = events.last() else { return Ok(search.finish()) };
                 after = last.seq;
                 events.iter().for_each(|event| search.look_at(event));
@@ -371,7 +362,7 @@ async fn look<W: World>(lookup: &Lookup, world: &mut W) -> Result<String, W::Sto
             let to = read.to.unwrap_or(read.from);
             let mut after = read.from.saturating_sub(1);
             'pages: loop {
-                let events = world.events_after(after).await?;
+                let events = world.look_back(after).await?;
                 let Some(last) = events.last() else { break };
                 after = last.seq;
                 for event in &events {

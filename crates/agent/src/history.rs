@@ -20,16 +20,7 @@ pub fn entry_text(event: &Event) -> Option<String> {
                 return None;
             }
         },
-        EventBody::ModelAnswered { answer, .. } => {
-            let blocks = answer.blocks.iter().filter_map(|block| match block {
-                AnswerBlock::Text { text } => Some(text.clone()),
-                AnswerBlock::ToolCall { name, arguments, .. } => {
-                    Some(format!("called {name} {arguments}"))
-                }
-                AnswerBlock::Reasoning { .. } => None,
-            });
-            format!("you: {}", blocks.collect::<Vec<_>>().join("\n"))
-        }
+        EventBody::ModelAnswered { answer, .. } => words_of(&answer.blocks, |_| true),
         EventBody::StepFinished { n, outcome } => {
             format!("result of step {n}: {}", outcome.output)
         }
@@ -57,6 +48,29 @@ pub fn entry_text(event: &Event) -> Option<String> {
     })
 }
 
+fn words_of(blocks: &[AnswerBlock], has: impl Fn(&str) -> bool) -> String {
+    let blocks = blocks.iter().filter_map(|block| match block {
+        AnswerBlock::Text { text } => Some(text.clone()),
+        AnswerBlock::ToolCall { name, .. } if !has(name) => None,
+        AnswerBlock::ToolCall { name, arguments, .. } => Some(format!("called {name} {arguments}")),
+        AnswerBlock::Reasoning { .. } => None,
+    });
+    format!("you: {}", blocks.collect::<Vec<_>>().join("\n"))
+}
+
+/// The same for a search. What was looked for and found before says nothing that its source does not, and
+/// would be found first.
+fn searched_text(event: &Event) -> Option<String> {
+    let looks_back = |tool: &str| matches!(tool, "recall" | "read_history");
+    match &event.body {
+        EventBody::ModelAnswered { answer, .. } => {
+            Some(words_of(&answer.blocks, |tool| !looks_back(tool)))
+        }
+        EventBody::ToolAnswered { tool, .. } if looks_back(tool) => None,
+        _ => entry_text(event),
+    }
+}
+
 /// Gathers the best finds for some words, event by event.
 #[derive(Debug)]
 pub struct Search {
@@ -72,11 +86,11 @@ impl Search {
     }
 
     pub fn look_at(&mut self, event: &Event) {
-        let Some(text) = entry_text(event) else { return };
+        let Some(text) = searched_text(event) else { return };
         let lower = text.to_lowercase();
         let hits: Vec<usize> = self.words.iter().filter_map(|word| lower.find(word)).collect();
         let Some(&first) = hits.first() else { return };
-        self.finds.push((hits.len(), event.seq, excerpt(&lower, first)));
+        self.finds.push((hits.len(), event.seq, excerpt(&text, place_in(&text, first))));
         if self.finds.len() >= 8 * MOST_FINDS {
             self.keep_best();
         }
@@ -97,6 +111,17 @@ impl Search {
             .sort_by_key(|(hits, seq, _)| (std::cmp::Reverse(*hits), std::cmp::Reverse(*seq)));
         self.finds.truncate(MOST_FINDS);
     }
+}
+
+/// Where a byte of the text in small letters lies in the text itself.
+fn place_in(text: &str, in_lower: usize) -> usize {
+    let mut passed = 0;
+    let mut places = text.char_indices();
+    let found = places.find(|(_, c)| {
+        passed += c.to_lowercase().map(char::len_utf8).sum::<usize>();
+        passed > in_lower
+    });
+    found.map_or(text.len(), |(at, _)| at)
 }
 
 fn excerpt(text: &str, at: usize) -> String {
@@ -193,6 +218,7 @@ pub fn bytes(text: &str, start: u64) -> String {
 mod tests {
     use super::*;
     use bellglass_protocol::id::JobId;
+    use bellglass_protocol::model::{ModelAnswer, StopCause, Usage};
 
     #[test]
     fn what_is_too_long_to_be_shown_at_once_can_be_read_to_its_end() {
@@ -224,8 +250,51 @@ mod tests {
     }
 
     fn message(seq: u64, text: &str) -> Event {
-        let body = EventBody::MessageReceived { by: "user".into(), text: text.into() };
+        event(seq, EventBody::MessageReceived { by: "user".into(), text: text.into() })
+    }
+
+    fn event(seq: u64, body: EventBody) -> Event {
         Event { seq, at: jiff::Timestamp::UNIX_EPOCH, job: JobId::generate(), body }
+    }
+
+    #[test]
+    fn a_search_does_not_find_itself() {
+        let mut search = Search::new("xylophone");
+        let call = |name: &str| {
+            let (id, arguments) = ("c".into(), r#"{"query":"Xylophone"}"#.into());
+            AnswerBlock::ToolCall { id, name: name.into(), arguments }
+        };
+        let said = AnswerBlock::Text { text: "İ look for the XYLOPHONE".into() };
+        let answered = |seq, blocks| {
+            let answer = ModelAnswer {
+                model: "x".into(),
+                blocks,
+                stop: StopCause::ToolCalls,
+                usage: Usage::default(),
+                cost_usd: None,
+                duration_ms: 1,
+            };
+            event(seq, EventBody::ModelAnswered { answer: Box::new(answer), heard: None })
+        };
+        let found = |seq, tool: &str| {
+            let (call_id, output) = ("c".into(), "entry 1: …a Xylophone…".into());
+            event(
+                seq,
+                EventBody::ToolAnswered { call_id, tool: tool.into(), output, failed: false },
+            )
+        };
+        search.look_at(&message(1, "a Xylophone is there"));
+        search.look_at(&answered(2, vec![call("recall")]));
+        search.look_at(&found(3, "recall"));
+        search.look_at(&answered(4, vec![call("read_history")]));
+        search.look_at(&found(5, "read_history"));
+        search.look_at(&answered(6, vec![said, call("recall")]));
+        search.look_at(&answered(7, vec![call("shell")]));
+        let text = search.finish();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines[1], "entry 6: …you: İ look for the XYLOPHONE…");
+        assert_eq!(lines[2], "entry 1: …user: a Xylophone is there…");
     }
 
     #[test]

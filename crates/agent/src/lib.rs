@@ -11,6 +11,7 @@ pub mod mcp;
 pub mod memory;
 mod mind;
 pub mod model;
+mod numbers;
 mod playbook;
 pub mod static_model;
 mod task;

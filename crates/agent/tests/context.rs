@@ -1,10 +1,11 @@
 //! Properties of the context, tried on made-up histories: whatever happened, it fits, its pairs are
 //! whole, and it never grows by being made smaller.
 
-use bellglass_agent::context::compaction::{Draft, Room};
+use bellglass_agent::context::compaction::{CannotShrink, Draft, Room};
 use bellglass_agent::context::{Context, Entry, FileUse};
 use bellglass_agent::model::Message;
 use bellglass_agent::model::pictures::Picture;
+use bellglass_agent::tokens::count;
 use bellglass_protocol::model::{AnswerBlock, Summary, Usage};
 use proptest::prelude::*;
 
@@ -113,6 +114,52 @@ fn summary(length: usize) -> Option<Summary> {
     (length > 0).then(|| Summary { through: 0, text: words(length, 7), usage, cost_usd: None })
 }
 
+/// What nothing can be left out of, with every result in it cut: the task and all from the last turn on.
+/// Also whether there is something between the two.
+fn smallest(context: &Context) -> (u64, bool) {
+    let messages = context.messages();
+    let last = messages.iter().rposition(|message| matches!(message, Message::Assistant(_)));
+    // Where there are no turns, all that there is are words of the user.
+    let last = last.unwrap_or(1);
+    let mut left = Context::default();
+    for (at, message) in messages.iter().enumerate() {
+        match message {
+            _ if (1..last).contains(&at) => {}
+            Message::User(text) => left.add_note(1, text),
+            Message::Assistant(blocks) => left.add_answer(1, blocks),
+            Message::ToolResults(results) => {
+                for result in results {
+                    let entry = Entry::new(1, &result.call_id, &cut(&result.text), false, None);
+                    left.add_result(entry.with_pictures(result.pictures.clone()));
+                }
+            }
+        }
+    }
+    (left.tokens(), last > 1)
+}
+
+/// A long result when it is cut, or a little more of it; none that would hardly become shorter.
+fn cut(text: &str) -> String {
+    if text.len() <= 2_400 {
+        return text.to_owned();
+    }
+    let pointer = "[… 123456 bytes left out to save room; entry 123456 of the history has them: \
+                   read_history …] and more";
+    let cut = format!("{}\n{pointer}\n{}", &text[..800], &text[text.len() - 800..]);
+    if count(&cut) * 5 <= count(text) * 4 { cut } else { text.to_owned() }
+}
+
+/// A compaction may fail only if nothing is left to leave out: what stays is too large for the room, or
+/// makes it no smaller by a tenth.
+fn assert_is_smallest(context: &Context, room: Room, error: &CannotShrink) {
+    // The words around a summary.
+    const AROUND: u64 = 80;
+    let (tokens, has_more) = smallest(context);
+    let summary = if has_more { room.summary + AROUND } else { 0 };
+    let must = room.most.min(context.tokens() * 9 / 10);
+    assert!(tokens + summary > must, "{tokens} + {summary} would fit into {must}: {error}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -126,7 +173,8 @@ proptest! {
         assert_pairs(&context);
         let before = context.tokens();
         let most = before * share / 100;
-        match Draft::new(&context, room(most)).complete(summary(length)) {
+        let room = room(most);
+        match Draft::new(&context, room).complete(summary(length)) {
             Ok(compaction) => {
                 context.apply(&compaction);
                 prop_assert_eq!(compaction.tokens_before, before);
@@ -134,8 +182,7 @@ proptest! {
                 prop_assert!(context.tokens() * 10 <= before * 9);
                 prop_assert!(context.tokens() <= most);
             }
-            // Then there is nothing left to leave out: the task and the last turn alone fill it.
-            Err(error) => prop_assert!(error.after > most || error.after * 10 > before * 9),
+            Err(error) => assert_is_smallest(&context, room, &error),
         }
         assert_pairs(&context);
     }
@@ -148,8 +195,14 @@ proptest! {
         let mut context = context_of(&happenings);
         let mut rounds = 0;
         loop {
-            let most = context.tokens() * share / 100;
-            let Ok(compaction) = Draft::new(&context, room(most)).complete(None) else { break };
+            let room = room(context.tokens() * share / 100);
+            let compaction = match Draft::new(&context, room).complete(None) {
+                Ok(compaction) => compaction,
+                Err(error) => {
+                    assert_is_smallest(&context, room, &error);
+                    break;
+                }
+            };
             let before = context.tokens();
             context.apply(&compaction);
             prop_assert!(context.tokens() * 10 <= before * 9);
@@ -165,14 +218,41 @@ proptest! {
     ) {
         let mut context = context_of(&happenings);
         let mut other = context_of(&happenings);
-        let most = context.tokens() / 2;
-        if let Ok(compaction) = Draft::new(&context, room(most)).complete(summary(50)) {
-            let line = serde_json::to_string(&compaction).unwrap();
-            context.apply(&compaction);
-            other.apply(&serde_json::from_str(&line).unwrap());
-            prop_assert_eq!(context.to_json(), other.to_json());
+        let room = room(context.tokens() / 2);
+        match Draft::new(&context, room).complete(summary(50)) {
+            Ok(compaction) => {
+                let line = serde_json::to_string(&compaction).unwrap();
+                context.apply(&compaction);
+                other.apply(&serde_json::from_str(&line).unwrap());
+                prop_assert_eq!(context.to_json(), other.to_json());
+            }
+            Err(error) => assert_is_smallest(&context, room, &error),
         }
     }
+}
+
+/// The newest results are cut too where that is all that makes it smaller by a tenth, though it would fit.
+#[test]
+fn what_fits_but_is_hardly_smaller_is_cut_further() {
+    let large = |count| Happening::Turn { calls: vec![(count, None, false)], text: 5 };
+    let context = context_of(&[large(600), large(3_400)]);
+    let before = context.tokens();
+    let most = before * 97 / 100;
+    let room = Room { most, target: most * 6 / 10, summary: before * 8 / 100, pictures: 9 };
+    let compaction = Draft::new(&context, room).complete(summary(5_000)).unwrap();
+    assert!(compaction.summary.is_some());
+    assert_eq!(compaction.trimmed.len(), 1, "{compaction:?}");
+    assert!(compaction.tokens_after * 10 <= before * 9);
+}
+
+/// What the summary stands for is gone, so to cut it would save nothing.
+#[test]
+fn results_behind_the_summary_are_cut_and_not_those_before_it() {
+    let large = |count| Happening::Turn { calls: vec![(count, None, false)], text: 5 };
+    let context = context_of(&[large(3_000), large(3_000), large(3_000)]);
+    let room = Room { most: 4_000, target: 2_400, summary: 500, pictures: usize::MAX };
+    let compaction = Draft::new(&context, room).complete(summary(20)).unwrap();
+    assert!(compaction.tokens_after <= 4_000 && compaction.trimmed.len() == 1, "{compaction:?}");
 }
 
 #[test]

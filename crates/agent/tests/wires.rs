@@ -6,14 +6,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellglass_agent::model::catalogue::{Catalogue, CatalogueSettings, Price, ProviderSettings};
+use bellglass_agent::model::catalogue::{
+    Catalogue, CatalogueSettings, ModelSettings, Price, ProviderSettings, Recording,
+};
 use bellglass_agent::model::pictures::{LoadedPicture, Picture, Pictures, Sight};
 use bellglass_agent::model::{
-    Message, Model, ModelError, Request, Secret, ToolDefinition, ToolResult,
+    Failure, Message, Model, Request, Secret, ToolDefinition, ToolResult,
 };
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, Usage, Wire};
 use scripted::{Reply, Said, Scripted};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const WIRES: [Wire; 3] = [Wire::Chat, Wire::Responses, Wire::Messages];
 const KEY: &str = "sk-canary-0123456789";
@@ -29,7 +32,7 @@ async fn model_with(server: &Scripted, wire: Wire, sight: Sight) -> Arc<dyn Mode
     let settings = CatalogueSettings {
         providers: BTreeMap::from([("local".into(), provider)]),
         idle: Some(Duration::from_millis(300)),
-        sight: Some(sight),
+        every: ModelSettings { sight: Some(sight), ..ModelSettings::default() },
         prices: BTreeMap::from([("local/".into(), price)]),
         ..CatalogueSettings::default()
     };
@@ -71,7 +74,7 @@ fn with_pictures(answer: ModelAnswer) -> Request {
     request
 }
 
-async fn ask(wire: Wire, reply: Reply) -> (Result<ModelAnswer, ModelError>, Scripted) {
+async fn ask(wire: Wire, reply: Reply) -> (Result<ModelAnswer, Failure>, Scripted) {
     let server = Scripted::start([reply]).await;
     let model = model(&server, wire).await;
     (model.ask(&request(vec![Message::User("Hello".into())])).await, server)
@@ -213,7 +216,7 @@ async fn a_slow_first_byte_is_waited_for_but_not_for_ever() {
             server.go_on();
         });
         assert_eq!(answer.unwrap().blocks, [AnswerBlock::Text { text: "at last".into() }]);
-        let error = model.ask(&request).await.unwrap_err();
+        let error = model.ask(&request).await.unwrap_err().error;
         assert_eq!(error.code(), "model_idle", "{wire:?}");
     }
 }
@@ -258,7 +261,7 @@ async fn every_failure_is_told_apart() {
             (Reply::SilenceInside(Said::text("and then")), "model_idle", true),
         ] {
             let (answer, _) = ask(wire, reply.clone()).await;
-            let error = answer.unwrap_err();
+            let error = answer.unwrap_err().error;
             assert_eq!(
                 (error.code(), error.is_temporary()),
                 (code, is_temporary),
@@ -266,6 +269,81 @@ async fn every_failure_is_told_apart() {
             );
         }
     }
+}
+
+/// Anthropic says at the beginning how much it has read, and wants to be paid for it.
+#[tokio::test]
+async fn what_an_answer_cost_that_breaks_off_is_known_as_far_as_it_was_said() {
+    let said = || Said { usage: Some((1000, 600, 50)), ..Said::text("this will never be whole") };
+    for reply in [Reply::Cut(said()), Reply::SilenceInside(said())] {
+        let failure = ask(Wire::Messages, reply).await.0.unwrap_err();
+        let usage = Usage { input: 1000, cached: 600, cache_written: 0, output: 1 };
+        assert_eq!(failure.usage, Some(usage), "{failure}");
+        let cost = failure.cost_usd.unwrap();
+        assert!((cost - (400.0 + 60.0 + 10.0) / 1e6).abs() < 1e-12, "{cost}");
+    }
+    let busy = Reply::Fail { status: 429, body: "{}".into(), header: None };
+    assert_eq!(ask(Wire::Messages, busy).await.0.unwrap_err().usage, None);
+}
+
+/// A replay keeps the conversation as short as it was, whichever model was asked first.
+#[tokio::test]
+async fn a_recording_says_what_all_models_of_the_task_could_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Scripted::start([Reply::Say(Said::text("hello"))]).await;
+    let provider =
+        ProviderSettings { base_url: server.base_url(), key: None, wire: Wire::Messages };
+    let tokens = |tokens| ModelSettings { context_tokens: Some(tokens), ..Default::default() };
+    let settings = CatalogueSettings {
+        providers: BTreeMap::from([("local".into(), provider)]),
+        fallback: Some("local/small".into()),
+        own: BTreeMap::from([
+            ("local/large".into(), tokens(100_000)),
+            ("local/small".into(), tokens(8_000)),
+        ]),
+        recordings: Some(folder.path().to_owned()),
+        record: Recording::On,
+        ..CatalogueSettings::default()
+    };
+    let line = Catalogue::new(settings).unwrap().line("local/large", "job").await.unwrap();
+    line[0].ask(&request(vec![Message::User("Hello".into())])).await.unwrap();
+    let recorded = std::fs::read_to_string(folder.path().join("job.jsonl")).unwrap();
+    let head: Value = serde_json::from_str(recorded.lines().next().unwrap()).unwrap();
+    assert_eq!(head["context_tokens"], 8_000);
+}
+
+/// A server that has no list of models and says so at once.
+async fn knows_nothing() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let answer = "HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    format!("http://{address}/v1")
+}
+
+/// The server that is to say which models it has does not, and somebody else is named.
+#[tokio::test]
+async fn a_model_that_cannot_be_found_leaves_its_task_to_the_fallback() {
+    let nothing = knows_nothing().await;
+    let provider = |base_url| ProviderSettings { base_url, key: None, wire: Wire::Messages };
+    let settings = |fallback: Option<&str>| CatalogueSettings {
+        providers: BTreeMap::from([
+            ("local".into(), provider(nothing.clone())),
+            ("other".into(), provider("http://127.0.0.1:1/v1".into())),
+        ]),
+        fallback: fallback.map(Into::into),
+        ..CatalogueSettings::default()
+    };
+    let line = Catalogue::new(settings(Some("other/b"))).unwrap().line("local/default", "j").await;
+    let names: Vec<String> = line.unwrap().iter().map(|model| model.name().to_owned()).collect();
+    assert_eq!(names, ["other/b"]);
+    let alone = Catalogue::new(settings(None)).unwrap().line("local/default", "j").await;
+    assert!(alone.is_err());
 }
 
 #[tokio::test]
@@ -299,7 +377,7 @@ async fn arguments_that_are_no_json_and_tools_that_are_unknown_come_through_as_t
 async fn a_server_says_how_long_to_wait_and_repeats_no_key() {
     let body = json!({ "error": { "message": format!("the key {KEY} is busy") } }).to_string();
     let reply = Reply::Fail { status: 429, body, header: Some(("retry-after", "3")) };
-    let error = ask(Wire::Chat, reply).await.0.unwrap_err();
+    let error = ask(Wire::Chat, reply).await.0.unwrap_err().error;
     assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
     assert!(!error.to_string().contains(KEY), "{error}");
 }
@@ -315,6 +393,6 @@ async fn a_server_that_is_not_there_is_said_to_be_so() {
     };
     drop(server);
     let model = Catalogue::new(settings).unwrap().line("local/x", "job").await.unwrap().remove(0);
-    let error = model.ask(&request(vec![Message::User("Hello".into())])).await.unwrap_err();
+    let error = model.ask(&request(vec![Message::User("Hello".into())])).await.unwrap_err().error;
     assert_eq!(error.code(), "model_not_reached", "{error}");
 }

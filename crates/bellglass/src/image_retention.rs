@@ -1,6 +1,7 @@
 //! Removes old builds of images, by the operator's policy, and never what a sandbox on this host lives on.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -12,6 +13,10 @@ const EVERY: Duration = Duration::from_secs(600);
 
 /// Removes all replaced builds but the `keep` newest of each image. Says which.
 pub(crate) fn prune(store: &ImageStore, keep: usize) -> anyhow::Result<Vec<ImageInfo>> {
+    store.prune(keep, || in_use(store))
+}
+
+fn in_use(store: &ImageStore) -> anyhow::Result<HashSet<PathBuf>> {
     let mut in_use = HashSet::new();
     for folder in store.known_folders() {
         let place = folder.display();
@@ -20,7 +25,7 @@ pub(crate) fn prune(store: &ImageStore, keep: usize) -> anyhow::Result<Vec<Image
             format!("a sandbox in {place} does not say yet which image it lives on; try again")
         })?);
     }
-    Ok(store.prune(keep, &in_use)?)
+    Ok(in_use)
 }
 
 /// The same again and again.

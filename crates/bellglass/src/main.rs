@@ -5,6 +5,7 @@
 // Before all others: it replaces `println!` and `eprintln!` in them.
 #[macro_use]
 mod output;
+mod plain_output;
 mod port_range;
 
 mod api_client;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use bellglass_agent::model::Secret;
 use bellglass_agent::model::catalogue::{
-    Catalogue, CatalogueSettings, Effort, FIRST, Price, ProviderSettings, Recording,
+    Catalogue, CatalogueSettings, Effort, FIRST, ModelSettings, Price, ProviderSettings, Recording,
 };
 use bellglass_agent::model::pictures::Sight;
 use bellglass_agent::static_model::StaticModel;
@@ -29,15 +29,35 @@ pub(crate) struct ModelSection {
     wire: Option<Wire>,
     /// How long a model server may be silent.
     idle_time: Option<Seconds>,
+    /// How many tokens a conversation may have; no model is given more than it is known to read.
     context_tokens: Option<u64>,
     reasoning: Option<Effort>,
     /// Whether models can be shown pictures, where that is not known.
     images: Option<bool>,
+    /// What holds for some models, by how their names begin.
+    settings: BTreeMap<String, OneModelSection>,
     /// Where recordings are, for `replay/NAME`; below the data folder by default.
     recordings: Option<PathBuf>,
     /// Whether all that models are asked and answer is recorded.
     record: bool,
     prices: BTreeMap<String, Price>,
+}
+
+/// What `bellglass.toml` says under `[model.settings.NAME]`.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct OneModelSection {
+    context_tokens: Option<u64>,
+    reasoning: Option<Effort>,
+    images: Option<bool>,
+}
+
+impl OneModelSection {
+    fn settings(self) -> ModelSettings {
+        let Self { context_tokens, reasoning, images } = self;
+        let sight = images.map(|images| if images { Sight::Sees } else { Sight::Blind });
+        ModelSettings { context_tokens, reasoning, sight }
+    }
 }
 
 /// What `bellglass.toml` says under `[memory]`.
@@ -141,6 +161,7 @@ pub(crate) fn catalogue(
         model.with_context(|| format!("the embedding model in {} cannot be used", folder.display()))
     });
     let recordings = environment.recordings.as_ref().or(section.recordings.as_ref()).cloned();
+    let ModelSection { context_tokens, reasoning, images, .. } = *section;
     let settings = CatalogueSettings {
         embeddings: memory.embeddings.clone(),
         static_embeddings: static_embeddings.transpose()?.map(Arc::new),
@@ -153,9 +174,8 @@ pub(crate) fn catalogue(
         default: named.or_else(|| first.into_iter().next()),
         fallback: section.fallback.clone(),
         idle: section.idle_time.map(Seconds::duration),
-        context_tokens: section.context_tokens,
-        reasoning: section.reasoning,
-        sight: section.images.map(|images| if images { Sight::Sees } else { Sight::Blind }),
+        every: OneModelSection { context_tokens, reasoning, images }.settings(),
+        own: section.settings.iter().map(|(name, own)| (name.clone(), own.settings())).collect(),
         prices: section.prices.clone(),
     };
     Ok(Catalogue::new(settings)?)
@@ -196,6 +216,16 @@ mod tests {
         let local = "base_url = \"http://127.0.0.1:1/v1\"";
         assert_eq!(chosen(local, both()).as_deref(), Some("local/default"));
         assert_eq!(chosen("default = \"openai/y\"", both()).as_deref(), Some("openai/y"));
+    }
+
+    #[test]
+    fn a_single_model_has_settings_of_its_own() {
+        let section = "context_tokens = 1\n[settings.\"openai/gpt-5.1\"]\nimages = false\n";
+        let section: ModelSection = toml::from_str(section).unwrap();
+        let own = section.settings["openai/gpt-5.1"].settings();
+        assert_eq!((own.context_tokens, own.sight), (None, Some(Sight::Blind)));
+        let unknown = toml::from_str::<ModelSection>("[settings.x]\ncontext = 1\n");
+        assert!(unknown.unwrap_err().to_string().contains("unknown field `context`"));
     }
 
     #[test]

@@ -5,7 +5,10 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::sync::OnceLock;
+
+use rustix::termios::tcgetwinsize;
 
 /// Whether anybody takes what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,12 @@ fn reader_after(written: io::Result<()>) -> io::Result<Reader> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(error) => Err(error),
     }
+}
+
+/// Columns and rows of the terminal that standard output is, if it is one.
+pub(crate) fn window() -> Option<(u16, u16)> {
+    let size = tcgetwinsize(io::stdout().as_fd()).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
 static FAILURE: OnceLock<io::Error> = OnceLock::new();

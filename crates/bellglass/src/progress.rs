@@ -78,6 +78,14 @@ impl Progress {
     }
 }
 
+/// As much of a line as fits into one row of a terminal, where it is known how wide that is.
+pub(crate) fn cut(line: String, columns: Option<u16>) -> String {
+    match columns {
+        Some(columns) => line.chars().take(columns.into()).collect(),
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -104,6 +112,13 @@ mod tests {
             "attachments": [], "error": null, "duration_ms": 7,
         });
         json!({ "type": "step.finished", "n": n, "outcome": outcome })
+    }
+
+    #[test]
+    fn a_line_is_no_wider_than_the_terminal() {
+        assert_eq!(cut("━━━ 3".into(), Some(4)), "━━━ ");
+        assert_eq!(cut("━━━ 3".into(), Some(5)), "━━━ 3");
+        assert_eq!(cut("━━━ 3".into(), None), "━━━ 3");
     }
 
     #[test]

@@ -11,7 +11,8 @@ use bellglass_protocol::quantity::ByteSize;
 use bellglass_protocol::step::StepStatus;
 
 use crate::output::{self, Reader};
-use crate::progress::{ERASE, Progress};
+use crate::plain_output::{Line, PlainOutput};
+use crate::progress::{ERASE, Progress, cut};
 
 /// Prints a job's events as they come.
 pub(crate) struct EventPrinter {
@@ -21,6 +22,8 @@ pub(crate) struct EventPrinter {
     steps_total: Option<usize>,
     /// Whether the last output ended in the middle of a line.
     in_line: bool,
+    /// How far the program is in what its terminal is to obey.
+    plain: PlainOutput,
     /// The server, under whose address pictures are found.
     server: Option<String>,
     /// Kept up to date at the end of what a terminal shows.
@@ -67,6 +70,7 @@ impl EventPrinter {
             shown_live: HashSet::new(),
             steps_total: None,
             in_line: false,
+            plain: PlainOutput::default(),
             server: None,
             progress: None,
             drawn: false,
@@ -104,6 +108,8 @@ impl EventPrinter {
             // Half a line of output is not to be torn apart.
             if let Some(line) = progress.line().filter(|_| !self.in_line) {
                 let (on, off) = if self.colours { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
+                // Only one row can be drawn over.
+                let line = cut(line, output::window().map(|(columns, _)| columns));
                 text.push_str(&format!("{on}{line}{off}"));
                 self.drawn = true;
             }
@@ -239,7 +245,7 @@ impl EventPrinter {
                 let line = format!("● {model}: {read} tokens in, {written} out{cost}");
                 self.line(text, DIM, &line);
             }
-            EventBody::ModelFailed { model, error, retry_in_ms } => {
+            EventBody::ModelFailed { model, error, retry_in_ms, .. } => {
                 let again = match retry_in_ms {
                     Some(wait) => format!("; asking again in {wait} ms"),
                     None => String::new(),
@@ -381,6 +387,7 @@ impl EventPrinter {
     }
 
     fn line(&mut self, text: &mut String, colour: &str, line: &str) {
+        self.plain.reset();
         if std::mem::take(&mut self.in_line) {
             text.push('\n');
         }
@@ -393,9 +400,7 @@ impl EventPrinter {
     }
 
     fn output(&mut self, text: &mut String, output: &str) {
-        if output.is_empty() {
-            return;
-        }
+        let output = self.plain.take(output, if self.in_line { Line::Begun } else { Line::New });
         for piece in output.split_inclusive('\n') {
             if !self.in_line {
                 text.push_str("    ");
@@ -452,7 +457,15 @@ mod tests {
         let event = Event { seq: 1, at, job: JobId::generate(), body };
         let mut text = String::new();
         printer.write(&event, &mut text);
-        assert_eq!(text, "    \u{fffd}]0;owned\u{fffd} ok\n    half");
+        assert_eq!(text, "     ok\n    half");
+        let body = EventBody::StepOutput {
+            n: 1,
+            stream: OutputStream::Stdout,
+            text: "\r\x1b[32mdone\x1b[0m\u{9b}2J\x08\n".into(),
+        };
+        let mut text = String::new();
+        printer.write(&Event { body, ..event }, &mut text);
+        assert_eq!(text, "\n    done\u{fffd}2J\u{fffd}\n");
     }
 
     fn event(json: serde_json::Value) -> Event {

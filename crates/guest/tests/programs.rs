@@ -4,7 +4,7 @@ mod support;
 
 use bellglass_protocol::step::StepStatus;
 use serde_json::json;
-use support::{TestGuest, eventually, succeeded};
+use support::{TestGuest, Tools, eventually, succeeded};
 
 #[tokio::test]
 async fn output_and_exit_codes_come_back() {
@@ -150,4 +150,13 @@ async fn pipes_break_as_usual() {
     let guest = TestGuest::start();
     let done = guest.connect().await.shell(1, "yes | head -n 1; echo ${PIPESTATUS[0]}").await;
     assert_eq!(done.stdout(), "y\n141\n");
+}
+
+#[tokio::test]
+async fn the_list_of_ports_has_a_time_as_all_calls_have() {
+    let guest = TestGuest::start();
+    let tools = Tools::of(&guest).await;
+    let late = tools.begin(json!({"tool": "list_ports"}), 0.0).await.finish().await;
+    assert_eq!(late.result.status, StepStatus::TimedOut, "{:?}", late.result);
+    tools.text(json!({"tool": "list_ports"})).await;
 }

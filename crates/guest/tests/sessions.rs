@@ -226,6 +226,71 @@ async fn a_server_is_waited_for_and_ended() {
 }
 
 #[tokio::test]
+async fn what_a_command_leaves_in_the_background_is_waited_for() {
+    let guest = TestGuest::start();
+    let tools = Tools::of(&guest).await;
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let serve =
+        format!("(sleep 0.3; exec python3 -m http.server -b 127.0.0.1 {port}) 2>/dev/null &");
+    let at_port = json!({"port": port});
+    let up = tools.run(with(in_session(&serve), json!({"wait_for": at_port}))).await;
+    succeeded(&up);
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    assert!(note(&up).contains("ready for the next command"), "{:?}", up.result);
+    let wait = |session: &str, until: &Value| json!({"tool": "wait_for", "session": session, "until": until});
+    succeeded(&tools.run(wait("main", &at_port)).await);
+
+    let late = with(
+        in_session("(sleep 0.3; echo RE\"\"ADY) &"),
+        json!({"wait_for": {"pattern": "READY"}}),
+    );
+    let late = tools.run(late).await;
+    succeeded(&late);
+    assert!(late.stdout().contains("READY\n"), "{:?}", late.stdout());
+    output(&tools, "(sleep 0.3; echo LA\"\"TER) &").await;
+    succeeded(&tools.run(wait("main", &json!({"pattern": "LATER"}))).await);
+
+    // A port is open whoever has opened it.
+    let other = |command: &str| with(in_session(command), json!({"session": "other"}));
+    succeeded(&tools.run(other("true")).await);
+    succeeded(&tools.run(wait("other", &at_port)).await);
+    still_works(&tools).await;
+}
+
+#[tokio::test]
+async fn what_nobody_is_left_to_bring_is_not_waited_for() {
+    let guest = TestGuest::start();
+    let tools = Tools::of(&guest).await;
+    let never = json!({"wait_for": {"pattern": "never said"}});
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (command, until) in [
+        ("true", &never),
+        ("sleep 0.2 &", &never),
+        ("(sleep 0.1; exit 3) & (setsid sleep 0.3 &)", &json!({"wait_for": {"port": closed}})),
+    ] {
+        let done = tools.run(with(in_session(command), until.clone())).await;
+        assert_eq!(
+            (done.result.status, done.code()),
+            (StepStatus::Failed, "ended_first"),
+            "{command}"
+        );
+        assert_eq!(done.result.exit_code, Some(0), "{command}");
+    }
+    let wait = json!({"tool": "wait_for", "session": "main", "until": {"port": closed}});
+    assert_eq!(tools.code(wait.clone()).await, "ended_first");
+    // A command that fails brings nothing, whatever else runs.
+    output(&tools, "sleep 1000 & SLEEPER=$!").await;
+    let failed = tools.run(with(in_session("(exit 4)"), never.clone())).await;
+    assert_eq!((failed.code(), failed.result.exit_code), ("ended_first", Some(4)));
+    // That it has failed says nothing about what is asked for later.
+    let late = tools.begin(wait, 0.3).await.finish().await;
+    assert_eq!((late.result.status, late.code()), (StepStatus::TimedOut, "timed_out"));
+    let late = tools.begin(with(in_session("true"), never), 0.3).await.finish().await;
+    assert_eq!((late.result.status, late.code()), (StepStatus::TimedOut, "timed_out"));
+    assert_eq!(output(&tools, "kill $SLEEPER && echo still here").await, "still here\n");
+}
+
+#[tokio::test]
 async fn a_session_that_ends_says_so_and_can_be_opened_again() {
     let guest = TestGuest::start();
     let tools = Tools::of(&guest).await;
@@ -254,6 +319,7 @@ async fn a_call_that_is_cancelled_frees_the_session() {
     running.take_output(6).await;
     let id = bellglass_protocol::id::CallId::of_step(1);
     worker.reply(&bellglass_protocol::wire::Request::CancelCall { id }).await;
-    assert_eq!(running.finish_from(6).await.result.status, StepStatus::Cancelled);
+    let cancelled = running.finish_from(6).await;
+    assert_eq!((cancelled.result.status, cancelled.code()), (StepStatus::Cancelled, "cancelled"));
     assert_eq!(worker.call(2, in_session("echo free")).await.stdout(), "free\n");
 }

@@ -35,6 +35,14 @@ pub const READ_ONLY_FOLDERS: [&str; 4] = ["sys", "bus", "fs", "irq"];
 /// The kinds of namespaces, by their names below `/proc/PID/ns`. A kernel may have fewer.
 pub const NAMESPACES: [&str; 8] = ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"];
 
+/// Devices that some kernels put into every new network, switched off and not to be removed: the ends of tunnels
+/// that nobody has made.
+pub const UNUSED_TUNNELS: [&str; 9] =
+    ["tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"];
+
+/// Follows the name of a network device that is switched off. No name has a space in it.
+pub const SWITCHED_OFF: &str = " (down)";
+
 /// The number of a namespace in the target of such a name: `mnt:[4026531840]`.
 pub fn namespace_number(link: &str) -> Option<u64> {
     link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()

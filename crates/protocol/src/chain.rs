@@ -78,6 +78,11 @@ pub(crate) struct CheckedLink {
     pub(crate) hash: LinkHash,
 }
 
+/// Whether a line matches the hash that it carries, whatever it says. Where it stands in a log is not looked at.
+pub fn is_as_written(line: &str) -> bool {
+    checked_link(line, 0).is_ok()
+}
+
 pub(crate) fn checked_link(text: &str, line: u64) -> Result<CheckedLink, ChainError> {
     #[derive(Deserialize)]
     struct Seal {
@@ -197,6 +202,7 @@ mod tests {
         let mut altered = honest.clone();
         altered[1] = altered[1].replace("reason 2", "reason X");
         assert_eq!(check(job, &altered), Err(ChainError::Altered { line: 2 }));
+        assert_eq!([&honest, &altered].map(|log| is_as_written(&log[1])), [true, false]);
 
         let mut removed = honest.clone();
         removed.remove(1);

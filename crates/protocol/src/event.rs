@@ -128,6 +128,11 @@ pub enum EventBody {
         error: JobError,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_in_ms: Option<u64>,
+        /// What it had used by then, as far as it said so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
     },
     /// A model's tool call was answered without a step in the sandbox.
     #[serde(rename = "tool.answered")]

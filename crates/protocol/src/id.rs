@@ -76,6 +76,11 @@ impl CallId {
         Self(format!("use-{}", JobId::generate()))
     }
 
+    /// Whether the job itself made the call, as one of its steps.
+    pub fn is_of_step(&self) -> bool {
+        self.0.starts_with("step-")
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::approval::{Approval, Wish};
 use crate::checkpoint::Changes;
 use crate::event::{EndStatus, Event, EventBody, JobEnd, JobError, ResultSummary};
-use crate::id::{Generation, JobId};
+use crate::id::{Generation, JobId, WorkerId};
 use crate::job::{JobSpec, Work};
 use crate::model::{PlanStep, UsageTotal};
 use crate::network::NetworkPolicy;
@@ -135,6 +135,12 @@ pub struct JobView {
     /// How many answers of models there are, in this sandbox and at the most in any.
     #[serde(skip)]
     answers: (u32, u32),
+    /// The worker that claimed the job last.
+    #[serde(skip)]
+    pub holder: Option<WorkerId>,
+    /// The worker that made the job's sandbox: another one has none of the job's, or one of before.
+    #[serde(skip)]
+    pub sandbox_is_with: Option<WorkerId>,
     /// The checkpoints of its workspace.
     #[serde(skip)]
     pub kept: Kept,
@@ -214,6 +220,8 @@ impl JobView {
             losses_without_progress: 0,
             furthest_step: 0,
             answers: (0, 0),
+            holder: None,
+            sandbox_is_with: None,
             kept: Kept::begin(spec),
             misread: false,
         })
@@ -235,8 +243,9 @@ impl JobView {
         self.kept.take_in(&event.body, self.steps.last().map_or(0, |step| step.n));
         match &event.body {
             EventBody::Scheduled { .. } => {}
-            EventBody::Claimed { generation, .. } => {
+            EventBody::Claimed { worker, generation } => {
                 self.generation = *generation;
+                self.holder = Some(worker.clone());
                 // A job that waits for its user cannot come further, whoever holds it.
                 if self.status != JobStatus::Paused && self.question.is_none() {
                     self.claims_without_progress += 1;
@@ -253,10 +262,13 @@ impl JobView {
                     self.claims_without_progress = self.claims_without_progress.saturating_sub(1);
                 }
             }
-            EventBody::SandboxReady { report } => self.sandbox = Some((**report).clone()),
+            EventBody::SandboxReady { report } => {
+                self.sandbox = Some((**report).clone());
+                self.sandbox_is_with.clone_from(&self.holder);
+            }
             EventBody::SandboxLost { kept: Some(kept), .. } => {
                 self.losses_without_progress += 1;
-                self.sandbox = None;
+                (self.sandbox, self.sandbox_is_with) = (None, None);
                 self.steps.retain(|step| step.n <= *kept);
                 self.failed_steps.retain(|step| step <= kept);
                 // A connection that waited for the user is gone; a call still waits.
@@ -271,7 +283,7 @@ impl JobView {
                 self.desktop_taken_by = None;
                 self.question = None;
                 self.approvals.clear();
-                (self.summary, self.sandbox) = (None, None);
+                (self.summary, self.sandbox, self.sandbox_is_with) = (None, None, None);
                 self.answers.0 = 0;
             }
             EventBody::CheckpointStored { step, changes, .. } => {
@@ -326,7 +338,6 @@ impl JobView {
                 }
             }
             EventBody::NetworkConnection { .. }
-            | EventBody::ModelFailed { .. }
             | EventBody::ToolAnswered { .. }
             | EventBody::ToolStarted { .. }
             | EventBody::LiveOpened { .. }
@@ -344,7 +355,8 @@ impl JobView {
             | EventBody::FileDeleted { .. } => self.losses_without_progress = 0,
             EventBody::DesktopTaken { by } => self.desktop_taken_by = Some(by.clone()),
             EventBody::DesktopReturned { .. } => self.desktop_taken_by = None,
-            EventBody::MemoryKept { usage, cost_usd, .. } => {
+            EventBody::MemoryKept { usage, cost_usd, .. }
+            | EventBody::ModelFailed { usage, cost_usd, .. } => {
                 if let Some(usage) = usage {
                     self.usage.get_or_insert_default().add(usage, *cost_usd);
                 }

@@ -1,5 +1,6 @@
 //! Speaks to a guest over its wire. Everything it hears is hostile: bounded, checked, timed.
 
+mod relayed;
 mod tunnel;
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use async_trait::async_trait;
 use bellglass_protocol::checkpoint::{Change, ChangeReply, CheckpointNumber};
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::job::Screen;
-use bellglass_protocol::mux::{End, Incoming, Mux, MuxError, MuxStream, multiplex};
+use bellglass_protocol::mux::{End, Incoming, MAX_STREAMS, Mux, MuxError, MuxStream, multiplex};
 use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
@@ -22,12 +23,14 @@ use bellglass_protocol::wire::{
 use bytes::Bytes;
 use futures::stream::{BoxStream, SplitSink, SplitStream};
 use futures::{SinkExt as _, Stream, StreamExt as _};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::codec::Framed;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{SideDoor, WireStream};
 use crate::egress::Egress;
+
+use relayed::Relayed;
 
 pub use tunnel::{OpenTerminal, TerminalInput, TerminalOutput, Tunnel};
 
@@ -329,11 +332,19 @@ impl GuestClient {
     }
 }
 
+/// Streams of a guest's that are served at once. A guest opens fewer, but one that its program broke off may be
+/// held here a while longer, and too many would take the wire from the tools.
+const MOST_OPENINGS: usize = MAX_STREAMS / 2;
+
 /// Serves the streams that a guest opens. They end with the wire.
 async fn take_openings(mut incoming: Incoming, way_out: Arc<OpenedWayOut>) {
-    while let Some(stream) = incoming.recv().await {
+    let places = Arc::new(Semaphore::new(MOST_OPENINGS));
+    while let Ok(place) = places.clone().acquire_owned().await
+        && let Some(stream) = incoming.recv().await
+    {
         let way_out = way_out.clone();
         tokio::spawn(async move {
+            let _place = place;
             // A stream that is dropped is reset.
             let Some(egress) = way_out.get().await else { return };
             let mut frames = Framed::new(stream, FrameCodec::for_worker());
@@ -342,7 +353,7 @@ async fn take_openings(mut incoming: Incoming, way_out: Arc<OpenedWayOut>) {
                 && let Ok(Opening::Egress) = serde_json::from_slice(&text)
             {
                 let parts = frames.into_parts();
-                egress.serve(parts.read_buf.freeze(), parts.io).await;
+                egress.serve(parts.read_buf.freeze(), Relayed::new(parts.io)).await;
             }
         });
     }

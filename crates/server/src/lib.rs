@@ -39,6 +39,7 @@ mod token;
 mod tree_archive;
 mod tree_diff;
 mod vnc;
+mod withheld;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bellglass_protocol::job::Limits;
 use bellglass_protocol::quantity::Seconds;
 use bellglass_store::Store;
 use bellglass_store::access::{Role, Usage};
@@ -114,16 +115,11 @@ impl Meter {
         if bucket.take(rate, now) { Ok(()) } else { Err(ApiError::TooManyRequests) }
     }
 
-    /// Lets a user schedule one job, if they may, and keeps their other requests from counting the same
-    /// room a second time until the job is counted: hold what this returns until then.
-    pub(crate) async fn job(
-        &self,
-        store: &dyn Store,
-        caller: &Caller,
-    ) -> Result<Option<OwnedMutexGuard<()>>, ApiError> {
+    /// Lets a user schedule one job, if they may.
+    pub(crate) async fn job(&self, store: &dyn Store, caller: &Caller) -> Result<Place, ApiError> {
         let user = match caller {
             Caller::Holder { token, .. } if token.role != Role::Admin => &token.user,
-            _ => return Ok(None),
+            _ => return Ok(Place::default()),
         };
         let turn = {
             let mut turns = open(&self.turns);
@@ -136,7 +132,7 @@ impl Meter {
         let now = Timestamp::now();
         let usage = store.usage(user, midnight(now), now).await?;
         match self.quotas.met_by(&usage) {
-            None => Ok(Some(turn)),
+            None => Ok(Place { time: self.quotas.time_for_one_more(&usage), _turn: Some(turn) }),
             Some(quota) => {
                 let retry_after = match quota {
                     Quota::JobsAtOnce(_) => 30,
@@ -148,7 +144,32 @@ impl Meter {
     }
 }
 
+/// Room for one job. Keeps the user's other requests from counting the same room a second time: hold it
+/// until the job is counted.
+#[derive(Default)]
+pub(crate) struct Place {
+    /// For how long the job may run, where that is bounded.
+    time: Option<Seconds>,
+    _turn: Option<OwnedMutexGuard<()>>,
+}
+
+impl Place {
+    pub(crate) fn bound(&self, limits: &mut Limits) {
+        if let Some(time) = self.time.filter(|time| *time < limits.time) {
+            limits.time = time;
+        }
+    }
+}
+
 impl Quotas {
+    /// An even share of the time that is left. Those who are at it have been counted only up to now, so
+    /// without this the last moment of a day's time would be enough for any number of long jobs.
+    fn time_for_one_more(&self, usage: &Usage) -> Option<Seconds> {
+        let left = self.running_time_per_day?.get() - usage.running_ms as f64 / 1000.0;
+        let share = left / (usage.unfinished + 1) as f64;
+        Seconds::parse(&share.to_string()).ok()
+    }
+
     fn met_by(&self, usage: &Usage) -> Option<Quota> {
         let met = |most: u64, used: u64| most > 0 && used >= most;
         let ran_for = Duration::from_millis(usage.running_ms);
@@ -269,6 +290,21 @@ mod tests {
         let none =
             Quotas { jobs_at_once: 0, jobs_per_day: 0, running_time_per_day: None, ..quotas };
         assert_eq!(none.met_by(&usage(1000, 1000, u64::MAX)), None);
+    }
+
+    #[test]
+    fn what_is_left_of_the_time_is_shared() {
+        let time = Some(Seconds::whole(60));
+        let quotas = Quotas { running_time_per_day: time, ..Quotas::default() };
+        let share = |unfinished, running_ms| {
+            let usage = Usage { unfinished, running_ms, ..Usage::default() };
+            quotas.time_for_one_more(&usage).map(Seconds::get)
+        };
+        assert_eq!(share(0, 0), Some(60.0));
+        assert_eq!(share(3, 20_000), Some(10.0));
+        assert_eq!(share(0, 59_999), Some(60.0 - 59.999));
+        let unbounded = Quotas { running_time_per_day: None, ..quotas };
+        assert_eq!(unbounded.time_for_one_more(&Usage::default()), None);
     }
 
     #[test]

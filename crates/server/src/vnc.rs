@@ -21,7 +21,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use bellglass_protocol::id::JobId;
-use bellglass_store::StoreError;
+use bellglass_store::{Store, StoreError};
 use bytes::BytesMut;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -41,7 +41,8 @@ use crate::{SharedServer, page, private_file, sockets};
 #[derive(Clone, Debug)]
 pub struct VncSettings {
     pub ports: RangeInclusive<u16>,
-    /// The password of all of them. Without one, each job has its own.
+    /// The password of jobs that are no user's. Each job of a user has its own, and so has every job
+    /// without this.
     pub password: Option<Secret>,
     /// Where is written down which port is whose. Nobody else may read it.
     pub record: PathBuf,
@@ -110,8 +111,16 @@ impl VncPorts {
     }
 
     /// The password that the port of a job asks for, if the job has one.
-    pub(crate) fn password(&self, job: JobId) -> Option<VncPassword> {
-        self.port(job).map(|_| self.passwords.of(job))
+    pub(crate) async fn password(
+        &self,
+        store: &dyn Store,
+        job: JobId,
+    ) -> Result<Option<VncPassword>, StoreError> {
+        if self.port(job).is_none() {
+            return Ok(None);
+        }
+        let owner = store.owner(job).await?;
+        Ok(Some(self.passwords.of(job, owner.as_deref())))
     }
 
     fn give(&self, job: JobId, port: u16) {
@@ -173,7 +182,14 @@ pub(crate) async fn serve_again(server: &SharedServer) -> Result<(), StoreError>
         match goes_on.then_some(TcpListener::bind((Ipv4Addr::LOCALHOST, port))) {
             Some(binding) => match binding.await {
                 Ok(listener) => serve(server, job, Reserved { listener, port }),
-                Err(error) => tracing::warn!(%job, port, %error, "a desktop has lost its port"),
+                Err(error) => {
+                    tracing::warn!(%job, port, %error, "a desktop has lost its port");
+                    // Nobody is told of a port that is somebody else's by now.
+                    match vnc.reserve().await {
+                        Some(other) => serve(server, job, other),
+                        None => vnc.take_back(job),
+                    }
+                }
             },
             None => vnc.take_back(job),
         }
@@ -243,8 +259,9 @@ async fn serve_page(router: Router, connection: TcpStream) {
 }
 
 async fn show(server: SharedServer, job: JobId, grip: Grip, viewer: Viewer) {
+    let Some(vnc) = &server.vnc else { return };
     // A port whose password is not known any more is one that is about to be closed.
-    let Some(password) = server.vnc.as_ref().and_then(|vnc| vnc.password(job)) else { return };
+    let Ok(Some(password)) = vnc.password(server.app.store.as_ref(), job).await else { return };
     let by = "vnc viewer".into();
     let showing = Showing { server, job, by, grip, password: Some(password) };
     if let Err(error) = showing.to(viewer).await {

@@ -39,6 +39,8 @@ pub(crate) struct IndexRow {
     pub(crate) forked_from: Option<JobId>,
     /// It is going to be forgotten, so nothing can go on from it. Set by the database alone.
     pub(crate) retired: bool,
+    /// Only newer programs can carry it out. Set by the database alone.
+    pub(crate) left_to_newer: bool,
     pub(crate) last_seq: u64,
     pub(crate) last_at: Timestamp,
     pub(crate) last_hash: LinkHash,
@@ -70,6 +72,7 @@ impl IndexRow {
             result_seq: None,
             forked_from: spec.fork.map(|fork| fork.job),
             retired: false,
+            left_to_newer: false,
             last_seq: 0,
             last_at: now,
             last_hash: LinkHash::root(id),

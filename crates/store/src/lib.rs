@@ -17,6 +17,7 @@ mod reading;
 mod rules;
 mod sqlite;
 mod title;
+mod unreadable;
 
 use std::time::Duration;
 
@@ -43,8 +44,8 @@ pub trait Store: access::Access + Send + Sync + 'static {
     async fn schedule(&self, spec: JobSpec) -> Result<JobId, StoreError>;
 
     /// Takes the best job that nobody holds: highest priority first, then the oldest. Also takes
-    /// jobs whose lease has run out. Leaves jobs of newer programs that this one cannot carry out. Appends
-    /// `claimed` with the next generation.
+    /// jobs whose lease has run out. Leaves jobs of newer programs that this one cannot carry out, and those that
+    /// it finds it cannot read; what nobody can read ends. Appends `claimed` with the next generation.
     async fn claim_next_job(
         &self,
         worker: &WorkerId,
@@ -60,8 +61,8 @@ pub trait Store: access::Access + Send + Sync + 'static {
     ) -> Result<Vec<JobId>, StoreError>;
 
     /// Takes a job up again that this worker claimed last, whether its lease has run out or not. For a
-    /// worker that starts again under its old name: what it held is here. `None` if it is over, or
-    /// another has claimed it since.
+    /// worker that starts again under its old name: what it held is here. `None` if it is over, cannot be read,
+    /// or another has claimed it since.
     async fn claim_own(
         &self,
         worker: &WorkerId,
@@ -111,8 +112,9 @@ pub trait Store: access::Access + Send + Sync + 'static {
         bodies: Vec<EventBody>,
     ) -> Result<Vec<SealedEvent>, StoreError>;
 
-    /// Records that somebody wants the job to end. A job that nobody holds ends at once; for a
-    /// running one the holder sees the event. Returns the status after it.
+    /// Records that somebody wants the job to end. A job that nobody works on yet ends at once, and one that was
+    /// left to newer programs if none holds it; for a running one the holder sees the event. Returns the status
+    /// after it.
     async fn request_cancel(&self, job: JobId, by: &str) -> Result<JobStatus, StoreError>;
 
     /// Records what somebody wants of a job that is not at its end; the holder sees the event.

@@ -70,7 +70,9 @@ pub(crate) fn request_cancel(row: &mut IndexRow, by: &str, now: Timestamp) -> Ve
     if !row.cancel_requested {
         events.push(row.append(EventBody::CancelRequested { by: by.into() }, now));
     }
-    if row.status == JobStatus::Scheduled {
+    // Whom it was left to may never come, and no other takes it up to end it.
+    let is_left = row.left_to_newer && row.lease_until.is_none_or(|until| until <= now);
+    if row.status == JobStatus::Scheduled || is_left {
         let end = JobEnd { status: EndStatus::Cancelled, failed_steps: Vec::new(), error: None };
         events.push(row.append(EventBody::Finished { end }, now));
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use bellglass_protocol::chain::{ChainError, Verifier};
 use bellglass_protocol::event::{EndStatus, EventBody};
 use bellglass_protocol::step::StepStatus;
+use bellglass_protocol::view::JobStatus;
 use bellglass_store::{SqliteStore, Store as _, StoreError};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
@@ -116,6 +117,27 @@ async fn a_changed_line_is_found_out() {
     let outcomes: Vec<_> = events.iter().map(|sealed| verifier.line(&sealed.line)).collect();
     assert!(outcomes[0].is_ok());
     assert_eq!(outcomes[1], Err(ChainError::Altered { line: 2 }));
+}
+
+/// It would be claimed again and again otherwise, and never come to an end.
+#[tokio::test]
+async fn a_job_that_cannot_be_read_ends_and_holds_up_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    let damaged = store.schedule(steps_job("ls")).await.unwrap();
+    store.close().await;
+    meddle(&path, "UPDATE events SET line = 'no json' WHERE seq = 1").await;
+
+    let store = SqliteStore::open(&path).await.unwrap();
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    let lease = std::time::Duration::from_secs(60);
+    let claimed = store.claim_next_job(&worker("w"), lease).await.unwrap().unwrap();
+    assert_eq!(claimed.view.job_id, job);
+    let outline = store.outline(damaged).await.unwrap();
+    assert_eq!((outline.status, outline.last_seq), (JobStatus::Failed, 3));
+    assert_eq!(outline.error.unwrap().code, "log_unreadable");
+    assert!(store.claim_next_job(&worker("w"), lease).await.unwrap().is_none());
 }
 
 #[tokio::test]

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bellglass_protocol::event::{EndStatus, EventBody};
+use bellglass_protocol::chain::{LinkHash, seal};
+use bellglass_protocol::event::{EndStatus, Event, EventBody};
 use bellglass_protocol::id::{Generation, JobId};
+use bellglass_protocol::unknown::UnknownRecord;
 use bellglass_protocol::view::JobStatus;
 use bellglass_store::access::{Access as _, Role, Token, TokenHash};
 use bellglass_store::{PostgresStore, Store as _, StoreError};
@@ -153,6 +155,62 @@ async fn jobs_that_need_a_newer_program_are_left_to_it() {
     let found: Option<i32> =
         sqlx::query_scalar(question).bind(old.uuid()).fetch_one(&mut looker).await.unwrap();
     assert_eq!(found, Some(7));
+    // Whom it is left to may never come. Nobody holds it, so whoever wants its end has it.
+    assert_eq!(store.request_cancel(old, "me").await.unwrap(), JobStatus::Cancelled);
+    let kinds = verified_kinds(&store, old).await;
+    assert_eq!(kinds[kinds.len() - 2..], ["cancel.requested", "finished"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_left_to_newer_programs_is_its_holders_while_one_has_it() {
+    let database = TestDatabase::create().await;
+    let store = database.open().await;
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    store.leave_to_newer(job, claimed.generation).await.unwrap();
+    assert_eq!(store.request_cancel(job, "me").await.unwrap(), JobStatus::Running);
+    store.release_leases(&worker("w")).await.unwrap();
+    assert_eq!(store.request_cancel(job, "me").await.unwrap(), JobStatus::Cancelled);
+}
+
+/// What is whole but cannot be read was written by a newer program, and is its own; what is not is nobody's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_cannot_be_read_is_left_to_whoever_can_or_ends() {
+    let database = TestDatabase::create().await;
+    let (store, mut meddler) = (database.open().await, database.connect().await);
+    let mut rewrite = async |job: JobId, line: &str| {
+        let update = sqlx::query("UPDATE events SET line = $2 WHERE job_id = $1 AND seq = 1");
+        update.bind(job.uuid()).bind(line).execute(&mut meddler).await.unwrap();
+    };
+    let newer = store.schedule(steps_job("true")).await.unwrap();
+    let fields = serde_json::json!({ "type": "scheduled", "spec": "on the moon" });
+    let record = UnknownRecord::new(fields.as_object().unwrap().clone()).unwrap();
+    let (seq, at, body) = (1, Timestamp::now(), EventBody::Unknown(record));
+    let written = seal(Event { seq, at, job: newer, body }, LinkHash::root(newer)).line;
+    rewrite(newer, &written).await;
+    let mut damaged = Vec::new();
+    for line in ["no json".to_owned(), written.replace("moon", "sun")] {
+        let job = store.schedule(steps_job("true")).await.unwrap();
+        rewrite(job, &line).await;
+        damaged.push(job);
+    }
+    let readable = store.schedule(steps_job("true")).await.unwrap();
+    let w = worker("w");
+    // Whatever stands before it in the queue.
+    let claimed = store.claim_next_job(&w, Duration::ZERO).await.unwrap().unwrap();
+    assert_eq!(claimed.view.job_id, readable);
+    for job in damaged {
+        let outline = store.outline(job).await.unwrap();
+        assert_eq!(outline.status, JobStatus::Failed);
+        assert_eq!(outline.error.unwrap().code, "log_unreadable");
+    }
+    assert_eq!(store.outline(newer).await.unwrap().status, JobStatus::Running);
+    let lines = store.lines_after(newer, 0, 10).await.unwrap();
+    assert!(lines[2].contains("\"type\":\"released\""), "{lines:?}");
+    store.release_leases(&w).await.unwrap();
+    assert_eq!(store.held_by(&w).await.unwrap(), [readable]);
+    let claimed = store.claim_next_job(&w, LEASE).await.unwrap().unwrap();
+    assert_eq!(claimed.view.job_id, readable);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,6 @@ use bellglass_protocol::checkpoint::{
     Changes, CheckpointNumber, Content, Index, Node, Tree, TreeFault,
 };
 use bellglass_protocol::event::{EventBody, RestoreCause};
-use bellglass_protocol::id::{Generation, JobId};
 use bellglass_protocol::job::Limits;
 use bellglass_sandbox::client::{ClientError, GuestClient};
 use bellglass_store::artifacts::{ArtifactKey, Artifacts};
@@ -29,8 +28,7 @@ use crate::job_log::JobLog;
 /// What is known of a job's workspace outside of its sandbox.
 pub(crate) struct Checkpoints<'a> {
     artifacts: &'a Artifacts,
-    job: JobId,
-    generation: Generation,
+    log: JobLog,
     spools: PathBuf,
     /// Bytes that all checkpoints may hold together.
     limit: u64,
@@ -41,8 +39,6 @@ pub(crate) struct Checkpoints<'a> {
     newest: Option<CheckpointNumber>,
     /// Checkpoints that the newest one builds on.
     chain: usize,
-    /// Numbers given under this claim.
-    given: u32,
     /// Why the last one could not be kept, which need not be said again.
     said: Option<String>,
 }
@@ -58,8 +54,7 @@ impl<'a> Checkpoints<'a> {
         let (newest, held) = log.look(|view| (view.kept.newest(), view.kept.bytes));
         let mut checkpoints = Self {
             artifacts,
-            job: log.job,
-            generation: log.generation,
+            log: log.clone(),
             spools,
             limit: limits.checkpoints.0,
             held,
@@ -67,7 +62,6 @@ impl<'a> Checkpoints<'a> {
             contents: HashMap::new(),
             newest,
             chain: 0,
-            given: 0,
             said: None,
         };
         let _ = std::fs::create_dir_all(&checkpoints.spools);
@@ -84,7 +78,7 @@ impl<'a> Checkpoints<'a> {
 
     async fn load(&mut self) -> Result<(), CheckpointError> {
         (self.tree, self.chain) = match self.newest {
-            Some(newest) => stored::read_chain(self.artifacts, self.job, newest).await?,
+            Some(newest) => stored::read_chain(self.artifacts, self.log.job, newest).await?,
             None => (Tree::default(), 0),
         };
         self.contents = contents_of(&self.tree);
@@ -100,12 +94,6 @@ impl<'a> Checkpoints<'a> {
         &self.tree
     }
 
-    /// No worker gives a number that another one gave.
-    pub(crate) fn next_number(&mut self) -> CheckpointNumber {
-        self.given += 1;
-        CheckpointNumber(u64::from(self.generation.0) << 32 | u64::from(self.given))
-    }
-
     /// Keeps what a step did to the workspace. Tells what came of it, if there is anything to tell.
     pub(crate) async fn take(
         &mut self,
@@ -116,7 +104,7 @@ impl<'a> Checkpoints<'a> {
             return Ok(self.skip(step, "the job's limit `checkpoints` is 0".into()));
         }
         let begun = Instant::now();
-        let number = self.next_number();
+        let number = self.log.next_checkpoint();
         let room = self.limit.saturating_sub(self.held);
         let gathered = gather(guest, self, number, room).await;
         let gathered = match gathered {
@@ -161,7 +149,7 @@ impl<'a> Checkpoints<'a> {
                     Some(_) => index,
                     None => self.tree.whole(),
                 };
-                let key = ArtifactKey::checkpoint(self.job, number);
+                let key = ArtifactKey::checkpoint(self.log.job, number);
                 data.store(self.artifacts, key, stored::ending(&index)).await
             }
         };
@@ -225,20 +213,20 @@ impl<'a> Checkpoints<'a> {
     ) -> Result<EventBody, HandsError> {
         let failed = |reason: String| Ok(EventBody::RestoreFailed { step, reason });
         let tree = match to {
-            Some(to) => stored::read_tree(self.artifacts, self.job, to).await,
+            Some(to) => stored::read_tree(self.artifacts, self.log.job, to).await,
             None => Ok(Tree::default()),
         };
         let tree = match tree {
             Ok(tree) => tree,
             Err(error) => return failed(describe(&error)),
         };
-        let number = self.next_number();
-        let key = ArtifactKey::checkpoint(self.job, number);
+        let number = self.log.next_checkpoint();
+        let key = ArtifactKey::checkpoint(self.log.job, number);
         let kept = self.artifacts.put(&key, stored::ending(&tree.whole()).into()).await;
         if let Err(error) = kept {
             return failed(describe(&error));
         }
-        match restore(guest, self.artifacts, self.job, &tree, number).await {
+        match restore(guest, self.artifacts, self.log.job, &tree, number).await {
             Ok(()) => {}
             Err(RestoreError::Guest(error)) if !matches!(error, ClientError::Refused(_)) => {
                 return Err(from_client(error));
@@ -248,6 +236,8 @@ impl<'a> Checkpoints<'a> {
         let entries = tree.len() as u64;
         self.contents.extend(contents_of(&tree));
         (self.tree, self.newest, self.chain) = (tree, Some(number), 0);
+        // The workspace is kept again, so what could not be kept since is news.
+        self.said = None;
         let why = RestoreCause::Request;
         let checkpoint = Some(number);
         Ok(EventBody::WorkspaceRestored { from: None, step, why, checkpoint, entries })

@@ -57,7 +57,7 @@ impl NetworkJournal {
         self.shared.clone()
     }
 
-    /// Writes what is left. The sandbox must be gone, or more will come.
+    /// Writes what is left. The way out must be closed, or more will come.
     pub(crate) async fn finish(self) {
         self.closing.cancel();
         let _ = self.task.await;

@@ -88,7 +88,7 @@ pub(crate) async fn conclude(
                     error = Some(JobError { code: "result_not_whole".into(), message });
                 }
             }
-            Packed::LeftTo(reason) => return leave(log, reason).await,
+            Packed::LeftTo(reason) => return leave(log, way_out, reason).await,
             Packed::Cancelled => (status, error) = (EndStatus::Cancelled, None),
             Packed::Failed(message) if status == EndStatus::Completed => {
                 status = EndStatus::Failed;
@@ -136,7 +136,7 @@ pub(crate) async fn finish(
         tokio::select! {
             () = tokio::time::sleep(wait) => wait = (2 * wait).min(LONGEST_WAIT),
             // How it ends is written down, so whoever takes it up goes on from here.
-            reason = stop.told_to_let_go() => return leave(log, reason).await,
+            reason = stop.told_to_let_go() => return leave(log, way_out, reason).await,
         }
     }
     way_out.close().await;

@@ -46,13 +46,13 @@ pub(crate) async fn run_job(
 ) -> Result<(), StoreError> {
     let log = JobLog::new(shared.store.clone(), claimed).heeding(stop.clone());
     let spec = log.look(|view| view.spec.clone());
+    let way_out = WayOut::new(shared.clone(), log.clone());
     if log.look(|view| view.misread) {
-        return leave(&log, StopReason::Misread).await;
+        return leave(&log, &way_out, StopReason::Misread).await;
     }
     if log.look(|view| view.cancel_requested) {
         stop.stop(StopReason::Cancelled);
     }
-    let way_out = WayOut::new(shared.clone(), log.clone());
     if let Some(end) = log.look(|view| view.conclusion.clone()) {
         // Whoever held the job before came as far as this, and the result is safe.
         let sandbox = find_sandbox(&shared, &spec, &log).await.ok().flatten();
@@ -90,7 +90,7 @@ pub(crate) async fn run_job(
     if let Ending::Stopped(reason) = &ending
         && !reason.ends_the_job()
     {
-        return leave(&log, *reason).await;
+        return leave(&log, &way_out, *reason).await;
     }
     conclude(&shared, &log, &spec, ending, sandbox, &way_out, &stop).await
 }
@@ -110,8 +110,14 @@ async fn attend(guest: GuestClient) {
 
 /// Leaves the job to its next worker. One that was told to end says so in the log: only a worker that
 /// vanished makes the next one wonder whether the job was the reason.
-pub(crate) async fn leave(log: &JobLog, reason: StopReason) -> Result<(), StoreError> {
+pub(crate) async fn leave(
+    log: &JobLog,
+    way_out: &WayOut,
+    reason: StopReason,
+) -> Result<(), StoreError> {
     tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
+    // While its connections can still be written down: they end with this process.
+    way_out.close().await;
     match reason {
         StopReason::ShuttingDown => log.release().await,
         StopReason::Misread => {
@@ -249,7 +255,12 @@ async fn find_sandbox(
     log: &JobLog,
 ) -> Result<Option<Sandbox>, String> {
     // Which backend made it stands in its report; without one there was none that was used.
-    let Some(report) = log.look(|view| view.sandbox.clone()) else { return Ok(None) };
+    let (report, is_with) = log.look(|view| (view.sandbox.clone(), view.sandbox_is_with.clone()));
+    let Some(report) = report else { return Ok(None) };
+    // One of this name that is here all the same is of before, and lacks what was done since.
+    if is_with.as_ref() != Some(&shared.worker) {
+        return Err("it was with another worker".into());
+    }
     let Some(backend) = shared.backends.named(&report.backend) else {
         return Err(format!("there is no backend `{}` any more", report.backend));
     };

@@ -1,8 +1,10 @@
 //! One job's log as its holder writes it, and the job as far as the holder has come.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bellglass_protocol::checkpoint::CheckpointNumber;
 use bellglass_protocol::event::EventBody;
 use bellglass_protocol::id::{Generation, JobId};
 use bellglass_protocol::view::JobView;
@@ -27,6 +29,8 @@ pub(crate) struct JobLog {
     pub(crate) job: JobId,
     pub(crate) generation: Generation,
     known: Arc<Mutex<Known>>,
+    /// Numbers that checkpoints were given under this claim.
+    checkpoints: Arc<AtomicU32>,
     /// What others do in the sandbox and has to be written down before the job's end.
     others: TaskTracker,
 }
@@ -45,7 +49,8 @@ impl JobLog {
         let job = view.job_id;
         let known = Arc::new(Mutex::new(Known { view, recorded_bytes }));
         let others = TaskTracker::new();
-        Self { stop: StopSwitch::new(), store, job, generation, known, others }
+        let (stop, checkpoints) = (StopSwitch::new(), Arc::default());
+        Self { stop, store, job, generation, known, checkpoints, others }
     }
 
     /// With the switch by which the job is told to stop.
@@ -116,6 +121,13 @@ impl JobLog {
     /// Stops the job where it stands, to be left to newer programs.
     pub(crate) fn stop_as_misread(&self) {
         self.stop.leave_to_newer();
+    }
+
+    /// A number that no checkpoint of the job ever had, whoever took it and whatever became of it: what lies
+    /// under a number may be what later ones build on, in this sandbox and in those after it.
+    pub(crate) fn next_checkpoint(&self) -> CheckpointNumber {
+        let given = self.checkpoints.fetch_add(1, Ordering::Relaxed) + 1;
+        CheckpointNumber(u64::from(self.generation.0) << 32 | u64::from(given))
     }
 
     /// Looks at the job as it stands by what was written under this claim.

@@ -2,7 +2,6 @@
 //! HTTP. What a server in the sandbox says is as hostile as the sandbox.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,7 +65,6 @@ pub(crate) async fn connect(
 struct SandboxPeer {
     input: Arc<tokio::sync::Mutex<ServiceInput>>,
     waiting: Arc<Mutex<Waiting>>,
-    next_id: AtomicU64,
     _listening: AbortOnDropHandle<()>,
 }
 
@@ -94,18 +92,12 @@ async fn start(guest: &GuestClient, server: &McpServer) -> Result<SandboxPeer, M
     let input = Arc::new(tokio::sync::Mutex::new(service.input));
     let waiting = Arc::new(Mutex::new(Waiting::default()));
     let listening = tokio::spawn(listen(service.output, input.clone(), waiting.clone()));
-    Ok(SandboxPeer {
-        input,
-        waiting,
-        next_id: AtomicU64::new(1),
-        _listening: AbortOnDropHandle::new(listening),
-    })
+    Ok(SandboxPeer { input, waiting, _listening: AbortOnDropHandle::new(listening) })
 }
 
 #[async_trait]
 impl Peer for SandboxPeer {
-    async fn request(&self, method: &str, params: Value) -> Result<Value, McpError> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+    async fn request(&self, id: u64, method: &str, params: Value) -> Result<Value, McpError> {
         let (sender, answer) = oneshot::channel();
         {
             let mut waiting = lock(&self.waiting);
@@ -114,6 +106,7 @@ impl Peer for SandboxPeer {
             }
             waiting.answers.insert(id, sender);
         }
+        let _awaited = Awaited { id, waiting: &self.waiting };
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         if let Err(error) = send(&self.input, &message).await {
             // Why it reads no more is known in a moment, from its last words.
@@ -128,8 +121,25 @@ impl Peer for SandboxPeer {
         }
     }
 
-    async fn notify(&self, method: &str) -> Result<(), McpError> {
-        send(&self.input, &json!({ "jsonrpc": "2.0", "method": method })).await
+    async fn notify(&self, method: &str, params: Value) -> Result<(), McpError> {
+        let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        send(&self.input, &message).await
+    }
+
+    /// Messages on a line are the same in every version.
+    fn agree(&self, _: Option<&str>) {}
+}
+
+/// An answer that is waited for. Whoever waits no longer is forgotten, and an answer that comes then is
+/// nobody's.
+struct Awaited<'a> {
+    id: u64,
+    waiting: &'a Mutex<Waiting>,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        lock(self.waiting).answers.remove(&self.id);
     }
 }
 

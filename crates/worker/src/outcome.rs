@@ -20,6 +20,8 @@ pub(crate) fn of_result(
     stopped: Option<StopReason>,
 ) -> StepOutcome {
     let recording = capture.recording();
+    // A tool that answers with a text writes nothing else: that is its output.
+    let answered = result.text.as_ref().map_or(0, |text| text.len() as u64);
     let shown = match result.text {
         Some(text) => clip(text, recording),
         None => capture.shown(),
@@ -40,7 +42,7 @@ pub(crate) fn of_result(
         stdout: capture.stdout(),
         stderr: capture.stderr(),
         output: shown,
-        output_bytes: capture.total(),
+        output_bytes: capture.total().max(answered),
         dropped_bytes: capture.dropped(),
         unkept_bytes: 0,
         full_output: None,
@@ -187,6 +189,7 @@ mod tests {
             long.text = Some("ü".repeat(most));
             let outcome = of_result(&Capture::new(recording), long, None);
             assert!(outcome.output.len() <= most + 10);
+            assert_eq!(outcome.output_bytes, 2 * most as u64);
             assert_eq!(outcome.status, StepStatus::Failed);
         }
     }

@@ -55,6 +55,8 @@ pub struct Worker {
 
 /// What all jobs of a worker use.
 pub(crate) struct Shared {
+    /// The name under which jobs are claimed here.
+    pub(crate) worker: WorkerId,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artifacts: Arc<Artifacts>,
     pub(crate) backends: Arc<Backends>,
@@ -66,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) models: Arc<Catalogue>,
     pub(crate) mcp: BTreeMap<String, OperatorServer>,
     pub(crate) embedder: Option<Embedder>,
+    /// Told when sandboxes may be here whose jobs are another worker's.
+    pub(crate) sweep_soon: Notify,
 }
 
 /// The jobs in this worker's hands.
@@ -99,7 +103,9 @@ impl Worker {
         let orphaned_after = Some(settings.orphaned_after);
         let (models, mcp) = (settings.models.clone(), settings.mcp.clone());
         let embedder = models.embedder();
+        let worker = settings.name.clone();
         let shared = Shared {
+            worker,
             store,
             artifacts,
             backends,
@@ -111,6 +117,7 @@ impl Worker {
             models,
             mcp,
             embedder,
+            sweep_soon: Notify::new(),
         };
         Self { settings, shared: Arc::new(shared), held: Arc::default() }
     }
@@ -123,8 +130,7 @@ impl Worker {
         let mut heartbeat = AbortOnDropHandle::new(tokio::spawn(self.heartbeat()));
         let news = pass_on_news(self.shared.store.clone(), self.held.clone());
         let mut watch = AbortOnDropHandle::new(tokio::spawn(news));
-        let (name, every) = (self.settings.name.clone(), self.settings.sweep_every);
-        let sweeping = sweep::keep_sweeping(self.shared.clone(), name, every);
+        let sweeping = sweep::keep_sweeping(self.shared.clone(), self.settings.sweep_every);
         let sweeping = AbortOnDropHandle::new(tokio::spawn(sweeping));
         let forgetting = self.settings.keep_jobs.map(|keep| {
             let forgetting = retention::keep_forgetting(self.shared.clone(), keep);
@@ -249,8 +255,13 @@ impl Worker {
                 before.stop.stop(StopReason::LeaseLost);
                 before.over.cancelled().await;
             }
-            if let Err(error) = run_job(shared, claimed, stop, network_changed).await {
+            let ran = run_job(shared.clone(), claimed, stop.clone(), network_changed).await;
+            if let Err(error) = &ran {
                 tracing::warn!(%job, %error, "the job went out of our hands");
+            }
+            if ran.is_err() || stop.reason() == Some(StopReason::LeaseLost) {
+                // Whether the sandbox is still of use is for the sweep to tell: the job may be ours again.
+                shared.sweep_soon.notify_one();
             }
         });
     }

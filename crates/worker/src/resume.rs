@@ -140,8 +140,10 @@ async fn put_back(
         whole.find(|step| step.status != StepStatus::Interrupted).map(|step| step.n)
     });
     let last = last.unwrap_or(first_step(spec) - 1);
-    // The step before the first one whose files were not kept is what the newest checkpoint holds.
-    let step = log.look(|view| view.kept.unkept_since().map_or(last, |unkept| unkept - 1));
+    // The step before the first one whose files were not kept is what the newest checkpoint holds. Before the
+    // first step others may have put files there, of which some were kept.
+    let unkept = log.look(|view| view.kept.unkept_since());
+    let step = unkept.map_or(last, |unkept| unkept.saturating_sub(1));
     let restored = |from, step, entries: usize| {
         let (checkpoint, entries) = (None, entries as u64);
         EventBody::WorkspaceRestored { from, step, why, checkpoint, entries }
@@ -159,7 +161,7 @@ async fn put_back(
                 None => Ok(Tree::default()),
             };
             let tree = tree.map_err(|error| PutBackError::Restore(error.into()))?;
-            let number = checkpoints.next_number();
+            let number = log.next_checkpoint();
             let done = restore(guest, artifacts, fork.job, &tree, number).await;
             let done = done.map_err(PutBackError::Restore);
             done.map(|()| restored(Some(fork.job), fork.step, tree.len()))

@@ -13,9 +13,10 @@ use bellglass_store::{Store, StoreError};
 use crate::ending::remove_spools;
 use crate::queue::Shared;
 
-pub(crate) async fn keep_sweeping(shared: Arc<Shared>, worker: WorkerId, every: Duration) {
+pub(crate) async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
     loop {
-        tokio::time::sleep(every).await;
+        // Whoever lets go of a job that another holds does not leave its sandbox to the next round.
+        let _ = tokio::time::timeout(every, shared.sweep_soon.notified()).await;
         // What is here is listed first: a job that starts in between is among our own then.
         let names = match shared.backends.names().await {
             Ok(names) => names,
@@ -28,7 +29,7 @@ pub(crate) async fn keep_sweeping(shared: Arc<Shared>, worker: WorkerId, every: 
         if names.is_empty() && spools.is_empty() {
             continue;
         }
-        match own_sandboxes(&*shared.store, &worker).await {
+        match own_sandboxes(&*shared.store, &shared.worker).await {
             Ok(keep) => {
                 let orphans = names.difference(&keep).cloned().collect();
                 tell(shared.backends.remove_orphans(&orphans).await);

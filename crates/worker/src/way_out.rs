@@ -173,9 +173,10 @@ impl WayOut {
         kept.await.map_err(io::Error::other)?.map(Arc::new)
     }
 
-    /// Records the last connections. The sandbox must be gone.
+    /// Ends all connections, and records the last of them.
     pub(crate) async fn close(&self) {
-        if let Some(Opened { journal, .. }) = self.opened.lock().await.take() {
+        if let Some(Opened { egress, journal }) = self.opened.lock().await.take() {
+            egress.close().await;
             journal.finish().await;
         }
     }

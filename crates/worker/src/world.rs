@@ -77,6 +77,11 @@ impl World for JobWorld<'_> {
         self.page_after(seq).await
     }
 
+    async fn look_back(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
+        let page = self.read_page(seq).await?;
+        Ok(page.into_iter().map(|placed| placed.event).collect())
+    }
+
     async fn record(&mut self, bodies: Vec<EventBody>) -> Result<(), HandsError> {
         Ok(self.hands.log.append(bodies).await?)
     }
@@ -219,13 +224,19 @@ impl<'a> JobWorld<'a> {
         }
     }
 
-    async fn page_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
+    async fn read_page(&self, seq: u64) -> Result<Vec<Placed>, HandsError> {
         let log = &self.hands.log;
         let page = self.past.events_after(&*log.store, log.job, seq, PAGE).await?;
         // Whoever does not know what the mind would hear must not let it decide, whichever log it stands in.
         if page.iter().any(|placed| placed.event.body.is_misread()) {
             return Err(HandsError::Stopped(self.hands.stop.leave_to_newer()));
         }
+        Ok(page)
+    }
+
+    /// The next page for the mind, and what it means for the sandbox.
+    async fn page_after(&mut self, seq: u64) -> Result<Vec<Event>, HandsError> {
+        let page = self.read_page(seq).await?;
         for Placed { event, job, seq } in &page {
             match &event.body {
                 EventBody::StepFinished { n, .. } => _ = self.ends.insert(*n, (*job, *seq)),
@@ -233,7 +244,7 @@ impl<'a> JobWorld<'a> {
                 EventBody::SandboxLost { kept: Some(kept), .. } => {
                     self.ends.retain(|n, _| n <= kept);
                 }
-                EventBody::RestoreRequested { step, .. } if *job == log.job => {
+                EventBody::RestoreRequested { step, .. } if *job == self.hands.log.job => {
                     self.restore_wanted = Some(*step);
                 }
                 EventBody::ToolUsed { call, .. } => self.touched |= may_change_files(call),

@@ -88,10 +88,8 @@ impl Draft {
             let empty = Summary { through, text: String::new(), usage: None, cost_usd: None };
             draft.compaction.summary = Some(empty);
         }
-        if draft.estimate() > room.most {
-            // Even the newest results are too long: a part of them is better than an end.
-            draft.trim(0);
-        }
+        // Even the newest results may be too long: a part of them is better than an end.
+        draft.trim(0);
         draft.compaction.trimmed.sort_unstable();
         draft.compaction.trimmed.dedup();
         draft.compaction.dropped.sort_unstable();
@@ -101,6 +99,7 @@ impl Draft {
 
     /// Completes the draft with a model's summary, or without one.
     pub fn complete(mut self, by_model: Option<Summary>) -> Result<Compaction, CannotShrink> {
+        let must = self.must();
         if let Some(summary) = &mut self.compaction.summary {
             let through = summary.through;
             *summary = match by_model {
@@ -120,11 +119,10 @@ impl Draft {
         let mut after = self.context;
         after.apply(&self.compaction);
         self.compaction.tokens_after = after.tokens;
-        let before = self.compaction.tokens_before;
-        let shrinks = u128::from(after.tokens) * 10 <= u128::from(before) * 9;
-        if shrinks && after.tokens <= self.room.most {
+        if after.tokens <= must {
             Ok(self.compaction)
         } else {
+            let before = self.compaction.tokens_before;
             Err(CannotShrink { before, after: after.tokens })
         }
     }
@@ -138,7 +136,17 @@ impl Draft {
         let Some(summary) = &self.compaction.summary else { return self.context.tokens };
         let units = self.context.units.iter().enumerate();
         let kept = units.filter(|(at, unit)| *at == 0 || unit.last_seq() > summary.through);
-        kept.map(|(_, unit)| unit.tokens()).sum::<u64>() + self.room.summary
+        kept.map(|(_, unit)| unit.tokens()).sum::<u64>() + self.largest_summary()
+    }
+
+    /// What a summary takes at the most, with the words around it.
+    fn largest_summary(&self) -> u64 {
+        self.room.summary + summary::tokens_around()
+    }
+
+    /// How small it has to become at least, so that there is a compaction at all.
+    fn must(&self) -> u64 {
+        self.room.most.min(self.compaction.tokens_before * 9 / 10)
     }
 
     /// Leaves out pictures, the oldest first, as long as there are too many or too little room. Those
@@ -164,10 +172,15 @@ impl Draft {
 
     /// Cuts large results to head and tail, the oldest first, but those of the last turns.
     fn trim(&mut self, protected: usize) {
-        let enough = if protected == 0 { self.room.most } else { self.room.target };
+        let enough = if protected == 0 { self.must() } else { self.room.target };
         let mut tokens = self.estimate();
         let unprotected = self.first_of_last(protected);
+        // What the summary stands for is gone already.
+        let through = self.compaction.summary.as_ref().map_or(0, |summary| summary.through);
         for unit in &mut self.context.units[..unprotected] {
+            if unit.last_seq() <= through {
+                continue;
+            }
             let Unit::Turn(turn) = unit else { continue };
             for entry in &mut turn.results {
                 if tokens <= enough {
@@ -220,7 +233,7 @@ impl Draft {
 
     /// Where the shortest span after the task ends whose summary makes the context small enough.
     fn span_to_summarise(&self, protected: usize) -> Option<usize> {
-        let mut left = self.context.tokens + self.room.summary;
+        let mut left = self.context.tokens + self.largest_summary();
         let units = &self.context.units[..self.first_of_last(protected)];
         units.iter().enumerate().skip(1).find_map(|(at, unit)| {
             left -= unit.tokens();

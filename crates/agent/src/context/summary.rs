@@ -3,7 +3,7 @@
 use bellglass_protocol::model::{AnswerBlock, Summary};
 
 use super::{FROM_THE_USER, Unit};
-use crate::tokens::count;
+use crate::tokens::{TOKENS_OF_FRAME, count};
 
 /// The most of one answer, call or result that whoever summarises is shown.
 const MOST_PIECE: usize = 3_000;
@@ -18,6 +18,12 @@ pub(super) fn as_note(summary: &Summary) -> String {
          read_history.]\n\n{}",
         summary.through, summary.text
     )
+}
+
+/// What the note of a summary takes beside the summary's own words, at the most.
+pub(super) fn tokens_around() -> u64 {
+    let empty = Summary { through: u64::MAX, text: String::new(), usage: None, cost_usd: None };
+    count(&as_note(&empty)) + TOKENS_OF_FRAME
 }
 
 /// The words of the summary that a note is, if it is one.

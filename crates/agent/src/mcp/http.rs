@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::network::is_public;
 use eventsource_stream::Eventsource as _;
 use futures::StreamExt as _;
+use reqwest::StatusCode;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde_json::{Value, json};
 
-use super::{MOST_MESSAGE, McpError, PROTOCOL_VERSION, Peer, answer_to, outcome};
+use super::{MOST_MESSAGE, McpError, Peer, answer_to, outcome};
 use crate::model::Secret;
 
 /// Which addresses may be spoken to.
@@ -39,9 +39,16 @@ pub struct HttpPeer {
     client: reqwest::Client,
     url: String,
     headers: BTreeMap<String, Secret>,
+    agreed: Mutex<Agreed>,
+}
+
+/// What was agreed on with the server.
+#[derive(Clone, Default)]
+struct Agreed {
+    /// The version of the protocol.
+    version: Option<String>,
     /// What the server calls our conversation.
-    session: Mutex<Option<String>>,
-    next_id: AtomicU64,
+    session: Option<String>,
 }
 
 impl HttpPeer {
@@ -71,8 +78,7 @@ impl HttpPeer {
             }
         };
         let client = builder.build().map_err(|error| unusable(error.to_string()))?;
-        let (url, session, next_id) = (url.to_owned(), Mutex::default(), AtomicU64::new(1));
-        Ok(Self { client, url, headers, session, next_id })
+        Ok(Self { client, url: url.to_owned(), headers, agreed: Mutex::default() })
     }
 
     async fn post(&self, body: &Value) -> Result<reqwest::Response, McpError> {
@@ -87,12 +93,15 @@ impl HttpPeer {
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, McpError> {
-        let session = self.session.lock().expect("no code panics while it holds this lock").clone();
-        let mut request = request.header("mcp-protocol-version", PROTOCOL_VERSION);
+        let Agreed { version, session } = self.agreed().clone();
+        let mut request = request;
         for (name, value) in &self.headers {
             request = request.header(name, value.reveal());
         }
-        if let Some(session) = session {
+        if let Some(version) = version {
+            request = request.header("mcp-protocol-version", version);
+        }
+        if let Some(session) = &session {
             request = request.header("mcp-session-id", session);
         }
         let response = request.send().await.map_err(|error| {
@@ -100,6 +109,9 @@ impl HttpPeer {
             self.headers.values().for_each(|secret| words = secret.redact(&words));
             McpError::NotReached(words)
         })?;
+        if response.status() == StatusCode::NOT_FOUND && session.is_some() {
+            return Err(McpError::Forgotten);
+        }
         if !response.status().is_success() {
             return Err(McpError::Refused(format!("status {}", response.status().as_u16())));
         }
@@ -107,10 +119,13 @@ impl HttpPeer {
             && let Ok(session) = session.to_str()
             && session.len() <= 1024
         {
-            let mut known = self.session.lock().expect("no code panics while it holds this lock");
-            *known = Some(session.to_owned());
+            self.agreed().session = Some(session.to_owned());
         }
         Ok(response)
+    }
+
+    fn agreed(&self) -> MutexGuard<'_, Agreed> {
+        self.agreed.lock().expect("no code panics while it holds this lock")
     }
 }
 
@@ -120,6 +135,11 @@ impl HttpPeer {
     async fn answer_in(&self, mut stream: reqwest::Response, id: u64) -> Result<Value, McpError> {
         let (mut bytes, mut last_event) = (0, String::new());
         let mut pause = FIRST_PAUSE;
+        // It knew us when it took the call, which may be done by now, so it is not to be made again.
+        let midway = |error| match error {
+            McpError::Forgotten => McpError::Ended("it forgot the call before it answered".into()),
+            other => other,
+        };
         for _ in 0..MOST_STREAMS {
             let mut events = stream.bytes_stream().eventsource();
             while let Some(Ok(event)) = events.next().await {
@@ -134,7 +154,7 @@ impl HttpPeer {
                 let Ok(message) = serde_json::from_str::<Value>(&event.data) else { continue };
                 if let Some(answer) = answer_to(&message) {
                     // It waits for this, so that it can go on with what it was asked.
-                    self.post(&answer).await?;
+                    self.post(&answer).await.map_err(midway)?;
                 } else if message["id"] == id {
                     return outcome(message);
                 }
@@ -144,7 +164,7 @@ impl HttpPeer {
                 break;
             }
             tokio::time::sleep(pause).await;
-            stream = self.go_on(&last_event).await?;
+            stream = self.go_on(&last_event).await.map_err(midway)?;
         }
         Err(McpError::Nonsense("the stream holds no answer".into()))
     }
@@ -152,8 +172,7 @@ impl HttpPeer {
 
 #[async_trait]
 impl Peer for HttpPeer {
-    async fn request(&self, method: &str, params: Value) -> Result<Value, McpError> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+    async fn request(&self, id: u64, method: &str, params: Value) -> Result<Value, McpError> {
         let body = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         let response = self.post(&body).await?;
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -178,8 +197,18 @@ impl Peer for HttpPeer {
         }
     }
 
-    async fn notify(&self, method: &str) -> Result<(), McpError> {
-        self.post(&json!({ "jsonrpc": "2.0", "method": method })).await.map(|_| ())
+    async fn notify(&self, method: &str, params: Value) -> Result<(), McpError> {
+        let body = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        self.post(&body).await.map(|_| ())
+    }
+
+    /// Before it is greeted there is no conversation either.
+    fn agree(&self, version: Option<&str>) {
+        let mut agreed = self.agreed();
+        agreed.version = version.map(str::to_owned);
+        if version.is_none() {
+            agreed.session = None;
+        }
     }
 }
 
@@ -215,7 +244,7 @@ mod tests {
         {
             let refused = match HttpPeer::new(url, BTreeMap::new(), Reach::PublicOnly) {
                 Err(error) => error,
-                Ok(peer) => peer.request("initialize", json!({})).await.unwrap_err(),
+                Ok(peer) => peer.request(1, "initialize", json!({})).await.unwrap_err(),
             };
             assert!(matches!(refused, McpError::NotReached(_)), "{url}: {refused}");
         }

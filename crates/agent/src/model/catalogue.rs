@@ -21,7 +21,7 @@ use super::replay::Replay;
 use super::responses::Responses;
 use super::retry::{Attempts, Next};
 use super::wire::WireModel;
-use super::{Model, ModelError, Request, Secret, prices};
+use super::{Failure, Model, ModelError, Request, Secret, prices};
 use crate::static_model::StaticModel;
 
 /// What the operator decided about models.
@@ -35,11 +35,10 @@ pub struct CatalogueSettings {
     pub fallback: Option<String>,
     /// How long a model server may be silent.
     pub idle: Option<Duration>,
-    /// How many tokens a model reads at the most, where it is not known here.
-    pub context_tokens: Option<u64>,
-    pub reasoning: Option<Effort>,
-    /// Whether models can be shown pictures, where it is not known here.
-    pub sight: Option<Sight>,
+    /// What holds for every model.
+    pub every: ModelSettings,
+    /// What holds for some, by how a model's whole name begins. The longest beginning counts.
+    pub own: BTreeMap<String, ModelSettings>,
     /// The model that says where texts lie by their meaning, such as `openai/text-embedding-3-small`.
     pub embeddings: Option<String>,
     /// A model of this machine's that says the same, instead.
@@ -50,6 +49,16 @@ pub struct CatalogueSettings {
     pub record: Recording,
     /// By how a model's whole name begins.
     pub prices: BTreeMap<String, Price>,
+}
+
+/// What the operator says about a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ModelSettings {
+    /// How many tokens a conversation may have at the most.
+    pub context_tokens: Option<u64>,
+    pub reasoning: Option<Effort>,
+    /// Whether it can be shown pictures.
+    pub sight: Option<Sight>,
 }
 
 /// Whether exchanges with models are recorded.
@@ -148,19 +157,28 @@ impl Catalogue {
             let path = recordings.ok_or_else(none)?.join(format!("{recording}.jsonl"));
             return Ok(vec![Arc::new(Replay::open(name, &path).await?)]);
         }
-        let mut line = vec![self.open(name).await?];
-        if let Some(fallback) = &self.settings.fallback
-            && fallback != name
-        {
+        let mut line = Line::new();
+        let own = self.open(name).await;
+        if let Some(fallback) = self.settings.fallback.as_deref().filter(|other| *other != name) {
             match self.open(fallback).await {
                 Ok(model) => line.push(model),
                 // A task whose own model answers needs no other.
                 Err(error) => tracing::warn!(model = fallback, %error, "there is no fallback now"),
             }
         }
+        match own {
+            Ok(model) => line.insert(0, model),
+            Err(error) if line.is_empty() => return Err(error),
+            // Which model a server has is asked before the task begins, and it may be away by then.
+            Err(error) => {
+                tracing::warn!(model = name, %error, "the task is left to the fallback");
+            }
+        }
         if let (Recording::On, Some(folder)) = (self.settings.record, recordings) {
             let _ = tokio::fs::create_dir_all(folder).await;
-            let recorder = Recorder::new(folder.join(format!("{job}.jsonl")));
+            // The conversation is kept so short that each of them can read it.
+            let least = line.iter().map(|model| model.context_tokens()).min().unwrap_or_default();
+            let recorder = Recorder::new(folder.join(format!("{job}.jsonl")), least);
             let recorded = |model| -> Arc<dyn Model> {
                 Arc::new(Recorded { model, recorder: recorder.clone() })
             };
@@ -221,20 +239,30 @@ impl Catalogue {
 
     fn facts(&self, provider: &str, model: &str) -> ModelFacts {
         let name = format!("{provider}/{model}");
-        let own = self.settings.prices.iter().map(|(start, price)| (start.as_str(), *price));
-        let own = own.filter(|(start, _)| name.starts_with(start));
-        let own = own.max_by_key(|(start, _)| start.len());
         let known = prices::KNOWN.iter().copied().filter(|(known, _)| is_version_of(&name, known));
-        let known = || known.max_by_key(|(known, _)| known.len());
-        let price = own.or_else(known).map(|(_, price)| price);
+        let known = || known.max_by_key(|(known, _)| known.len()).map(|(_, price)| price);
+        let price = longest(&self.settings.prices, &name).or_else(known);
+        let every = self.settings.every;
+        let own = longest(&self.settings.own, &name).unwrap_or_default();
         let (known_context, output_tokens) = known_sizes(&name);
-        let context_tokens =
-            self.settings.context_tokens.or(known_context).unwrap_or(CONTEXT_TOKENS);
-        let reasoning = self.settings.reasoning;
-        let sight = self.settings.sight.or(known_sight(&name)).unwrap_or(Sight::Blind);
+        // What is said of every model makes none read more than it is known to.
+        let usual = every.context_tokens.into_iter().chain(known_context).min();
+        let context_tokens = own.context_tokens.or(usual).unwrap_or(CONTEXT_TOKENS);
+        let reasoning = own.reasoning.or(every.reasoning);
+        let sight = own.sight.unwrap_or(match every.sight {
+            Some(Sight::Blind) => Sight::Blind,
+            // Nor does it make one see that is known not to.
+            every => known_sight(&name).or(every).unwrap_or(Sight::Blind),
+        });
         let model = model.to_owned();
         ModelFacts { name, model, context_tokens, output_tokens, reasoning, sight, price }
     }
+}
+
+/// What is said under the longest beginning of a name.
+fn longest<T: Copy>(said: &BTreeMap<String, T>, name: &str) -> Option<T> {
+    let fitting = said.iter().filter(|(start, _)| name.starts_with(start.as_str()));
+    fitting.max_by_key(|(start, _)| start.len()).map(|(_, said)| *said)
 }
 
 /// What a server has. One that is away is waited for, as it is when it is asked.
@@ -341,6 +369,13 @@ impl ModelFacts {
         catalogue.facts(provider, model)
     }
 
+    /// A failure, and what it cost.
+    pub(crate) fn failure(&self, error: ModelError, usage: Usage) -> Failure {
+        let usage = Some(usage).filter(|usage| *usage != Usage::default());
+        let cost_usd = usage.and_then(|usage| Some(self.price?.of(&usage)));
+        Failure { error, usage, cost_usd }
+    }
+
     pub(crate) fn answer(
         &self,
         blocks: Vec<AnswerBlock>,
@@ -421,9 +456,46 @@ mod tests {
         ] {
             assert_eq!(unsaid.facts(provider, model).sight, sight, "{provider}/{model}");
         }
-        let sight = Some(Sight::Sees);
-        let said = catalogue(CatalogueSettings { sight, ..CatalogueSettings::default() });
-        assert_eq!(said.facts("local", "x").sight, Sight::Sees);
+        for (every, local, mini, large) in [
+            (Sight::Sees, Sight::Sees, Sight::Blind, Sight::Sees),
+            (Sight::Blind, Sight::Blind, Sight::Blind, Sight::Blind),
+        ] {
+            let every = ModelSettings { sight: Some(every), ..ModelSettings::default() };
+            let said = catalogue(CatalogueSettings { every, ..CatalogueSettings::default() });
+            assert_eq!(said.facts("local", "x").sight, local);
+            assert_eq!(said.facts("openai", "o3-mini").sight, mini);
+            assert_eq!(said.facts("openai", "gpt-5.1").sight, large);
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_one_model_goes_before_what_is_known_and_what_is_said_of_all() {
+        let tokens =
+            |tokens| ModelSettings { context_tokens: Some(tokens), ..ModelSettings::default() };
+        let large = ModelSettings {
+            reasoning: Some(Effort::High),
+            sight: Some(Sight::Blind),
+            ..tokens(1_000_000)
+        };
+        let own = BTreeMap::from([
+            ("openai/gpt-5".to_owned(), tokens(100_000)),
+            ("openai/gpt-5.1".to_owned(), large),
+        ]);
+        let every = ModelSettings { reasoning: Some(Effort::Low), ..tokens(300_000) };
+        let catalogue = catalogue(CatalogueSettings { every, own, ..CatalogueSettings::default() });
+        for (provider, model, tokens) in [
+            ("openai", "gpt-5.1-2025-11-13", 1_000_000),
+            ("openai", "gpt-5-mini", 100_000),
+            ("anthropic", "claude-sonnet-4-5", 200_000),
+            ("openai", "gpt-4.1", 300_000),
+            ("local", "x", 300_000),
+        ] {
+            assert_eq!(catalogue.facts(provider, model).context_tokens, tokens, "{model}");
+        }
+        let one = catalogue.facts("openai", "gpt-5.1");
+        assert_eq!((one.reasoning, one.sight), (Some(Effort::High), Sight::Blind));
+        let other = catalogue.facts("openai", "gpt-5-mini");
+        assert_eq!((other.reasoning, other.sight), (Some(Effort::Low), Sight::Sees));
     }
 
     #[test]

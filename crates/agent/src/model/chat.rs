@@ -62,6 +62,10 @@ impl Gather for Chat {
         Ok(Taken::More)
     }
 
+    fn usage(&self) -> Usage {
+        self.usage
+    }
+
     fn finish(
         self,
         request: &Request,

@@ -46,6 +46,10 @@ impl Gather for Messages {
         })
     }
 
+    fn usage(&self) -> Usage {
+        self.usage
+    }
+
     fn finish(
         self,
         _: &Request,
@@ -76,9 +80,7 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
     for message in request.messages.iter() {
         let (role, content) = match message {
             Message::User(text) => ("user", vec![json!({ "type": "text", "text": &**text })]),
-            Message::Assistant(blocks) => {
-                ("assistant", blocks.iter().filter_map(block).collect::<Vec<_>>())
-            }
+            Message::Assistant(blocks) => ("assistant", answer(blocks)),
             Message::ToolResults(results) => {
                 ("user", results.iter().map(|one| result(one, request, facts)).collect())
             }
@@ -97,6 +99,7 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
         }
     }
     mark_for_cache(&mut messages);
+    let may_think = may_think(&messages);
     let most = request.most_output.unwrap_or(facts.output_tokens);
     let mut body = json!({
         "model": facts.model,
@@ -112,7 +115,7 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
     }
     // A request for a short text is not worth thinking about, and has no room for it.
     if let (Some(effort), None) = (facts.reasoning, request.most_output)
-        && may_think(&request.messages)
+        && may_think
     {
         let budget = thinking_budget(effort).min(most / 2);
         body["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
@@ -122,11 +125,17 @@ fn body(request: &Request, facts: &ModelFacts) -> Value {
 
 /// Whether the API lets a model think now: results may only follow on calls before which it thought,
 /// and those of another provider's model, whose place this one takes, have no thought that it can read.
-fn may_think(messages: &[Message]) -> bool {
-    let [.., Message::Assistant(blocks), Message::ToolResults(_)] = messages else { return true };
-    let is_thought =
-        |block: &AnswerBlock| matches!(block, AnswerBlock::Reasoning { wire: Wire::Messages, .. });
-    blocks.iter().any(is_thought)
+fn may_think(messages: &[Value]) -> bool {
+    let [.., calls, last] = messages else { return true };
+    let has = |message: &Value, test: fn(&Value) -> bool| {
+        message["content"].as_array().is_some_and(|parts| parts.iter().any(test))
+    };
+    // What the user said since then stands behind them in the same message.
+    !has(last, |part| part["type"] == "tool_result") || has(calls, is_thought)
+}
+
+fn is_thought(part: &Value) -> bool {
+    part["type"] == "thinking" || part["type"] == "redacted_thinking"
 }
 
 /// Marks the ends of the last two messages of the user's: what is before the older one was written
@@ -144,6 +153,14 @@ fn tool(tool: &ToolDefinition) -> Value {
     json!({
         "name": tool.name, "description": tool.description, "input_schema": tool.parameters,
     })
+}
+
+/// An answer as it goes back. The API refuses one that ends with a thought, so a thought that led to nothing
+/// is left out.
+fn answer(blocks: &[AnswerBlock]) -> Vec<Value> {
+    let mut parts: Vec<Value> = blocks.iter().filter_map(block).collect();
+    while parts.pop_if(|last| is_thought(last)).is_some() {}
+    parts
 }
 
 fn block(block: &AnswerBlock) -> Option<Value> {
@@ -272,6 +289,65 @@ mod tests {
             .map(|message| !message["content"][0]["cache_control"].is_null())
             .collect();
         assert_eq!(marked, [false, false, true, false, true]);
+    }
+
+    fn thought() -> AnswerBlock {
+        let data = json!({ "type": "thinking", "thinking": "hm", "signature": "c2ln" });
+        AnswerBlock::Reasoning { wire: Wire::Messages, text: "hm".into(), data }
+    }
+
+    fn call() -> AnswerBlock {
+        AnswerBlock::ToolCall { id: "c".into(), name: "shell".into(), arguments: "{}".into() }
+    }
+
+    /// What is sent of a conversation to a model that is to think.
+    fn sent(messages: Vec<Message>) -> Value {
+        let mut facts = ModelFacts::of_test("anthropic/claude-sonnet-4-5");
+        facts.reasoning = Some(Effort::High);
+        let request = Request {
+            system: "".into(),
+            tools: [].into(),
+            messages: std::sync::Arc::new(messages),
+            most_output: None,
+            conversation: "".into(),
+            pictures: Default::default(),
+            live: Default::default(),
+        };
+        body(&request, &facts)
+    }
+
+    #[test]
+    fn a_thought_that_led_to_nothing_does_not_go_back() {
+        let user = |text: &str| Message::User(text.into());
+        let nothing = AnswerBlock::Text { text: " ".into() };
+        for blocks in [vec![thought()], vec![thought(), thought(), nothing]] {
+            let body = sent(vec![user("do it"), Message::Assistant(blocks.into()), user("go on")]);
+            let messages = body["messages"].as_array().unwrap();
+            assert_eq!(messages.len(), 1, "{body:#}");
+            assert_eq!(messages[0]["content"][1]["text"], "go on");
+            assert_eq!(body["thinking"]["type"], "enabled");
+        }
+        let said = AnswerBlock::Text { text: "so".into() };
+        let body = sent(vec![user("do it"), Message::Assistant([thought(), said].into())]);
+        assert_eq!(body["messages"][1]["content"][0]["type"], "thinking");
+    }
+
+    #[test]
+    fn results_of_calls_without_a_thought_forbid_one_also_when_somebody_speaks_behind_them() {
+        let user = |text: &str| Message::User(text.into());
+        let results = || {
+            let (call_id, text) = ("c".into(), "ok".into());
+            let result = ToolResult { call_id, text, failed: false, pictures: Vec::new() };
+            Message::ToolResults(vec![result])
+        };
+        let idle = || Message::Assistant([thought()].into());
+        for (blocks, may) in [(vec![call()], false), (vec![thought(), call()], true)] {
+            let turn = || vec![user("do it"), Message::Assistant(blocks.clone().into()), results()];
+            for more in [vec![], vec![user("and tests")], vec![idle(), user("go on")]] {
+                let body = sent([turn(), more].concat());
+                assert_eq!(!body["thinking"].is_null(), may, "{body:#}");
+            }
+        }
     }
 
     #[test]

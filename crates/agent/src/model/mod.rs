@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bellglass_protocol::model::{AnswerBlock, ModelAnswer};
+use bellglass_protocol::model::{AnswerBlock, ModelAnswer, Usage};
 use tokio::sync::mpsc::UnboundedSender;
 
 use pictures::{Picture, Pictures, Sight};
@@ -41,7 +41,7 @@ pub trait Model: Send + Sync {
     fn sight(&self) -> Sight;
 
     /// Asks once. Returns a whole answer, or an error that says whether to ask again.
-    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError>;
+    async fn ask(&self, request: &Request) -> Result<ModelAnswer, Failure>;
 }
 
 /// What a model is asked. The same at every turn but for what is added at its end, so that the
@@ -103,6 +103,23 @@ pub struct ToolResult {
     pub text: Arc<str>,
     pub failed: bool,
     pub pictures: Vec<Picture>,
+}
+
+/// A question without an answer, and what it cost all the same.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{error}")]
+pub struct Failure {
+    #[source]
+    pub error: ModelError,
+    /// What the model had read and written, as far as it said so before it failed.
+    pub usage: Option<Usage>,
+    pub cost_usd: Option<f64>,
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        Self { error, usage: None, cost_usd: None }
+    }
 }
 
 /// Why there is no answer.

@@ -10,38 +10,41 @@ use tokio::sync::Mutex;
 
 use super::pictures::Sight;
 use super::recording::{Exchange, Head, RecordedMessage, RecordedReply, VERSION};
-use super::{Model, ModelError, Request};
+use super::{Failure, Model, Request};
 
 /// Records the models of one task.
 pub(super) struct Recorder {
     path: PathBuf,
+    /// What all of the models can read, by which the conversation was kept short.
+    context_tokens: u64,
     /// What the last exchange in the file was about.
     last: Mutex<Vec<RecordedMessage>>,
 }
 
 impl Recorder {
     /// Goes on with a file that is there: a task may have had another worker before.
-    pub(super) fn new(path: PathBuf) -> Arc<Self> {
-        Arc::new(Self { path, last: Mutex::default() })
+    pub(super) fn new(path: PathBuf, context_tokens: u64) -> Arc<Self> {
+        Arc::new(Self { path, context_tokens, last: Mutex::default() })
     }
 
-    async fn write(&self, context_tokens: u64, request: &Request, reply: RecordedReply) {
+    async fn write(&self, request: &Request, reply: RecordedReply) {
         let mut last = self.last.lock().await;
         let all = RecordedMessage::all_of(request);
         let kept = last.iter().zip(&all).take_while(|(old, new)| old == new).count();
         let exchange = Exchange { kept, messages: all[kept..].to_vec(), reply };
         *last = all;
-        if let Err(error) = self.append(context_tokens, &exchange).await {
+        if let Err(error) = self.append(&exchange).await {
             tracing::warn!(path = %self.path.display(), %error, "an exchange was not recorded");
         }
     }
 
-    async fn append(&self, context_tokens: u64, exchange: &Exchange) -> std::io::Result<()> {
+    async fn append(&self, exchange: &Exchange) -> std::io::Result<()> {
         let mut options = tokio::fs::OpenOptions::new();
         let mut file = options.create(true).append(true).mode(0o600).open(&self.path).await?;
         let mut text = Vec::new();
         if file.metadata().await?.len() == 0 {
-            serde_json::to_writer(&mut text, &Head { version: VERSION, context_tokens })?;
+            let head = Head { version: VERSION, context_tokens: self.context_tokens };
+            serde_json::to_writer(&mut text, &head)?;
             text.push(b'\n');
         }
         serde_json::to_writer(&mut text, exchange)?;
@@ -71,10 +74,10 @@ impl Model for Recorded {
         self.model.sight()
     }
 
-    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
+    async fn ask(&self, request: &Request) -> Result<ModelAnswer, Failure> {
         let asked = self.model.ask(request).await;
         let reply = RecordedReply::of(&asked);
-        self.recorder.write(self.model.context_tokens(), request, reply).await;
+        self.recorder.write(request, reply).await;
         asked
     }
 }

@@ -8,7 +8,7 @@ use bellglass_protocol::model::ModelAnswer;
 
 use super::pictures::Sight;
 use super::recording::{Exchange, Head, RecordedMessage, RecordedReply, VERSION};
-use super::{Model, ModelError, Request};
+use super::{Failure, Model, ModelError, Request};
 
 /// Gives the recorded answers, one after the other. A conversation that is not the recorded one is
 /// an error.
@@ -16,8 +16,8 @@ pub(super) struct Replay {
     name: String,
     context_tokens: u64,
     asked: Vec<Asked>,
-    /// The exchange that is expected next. One that takes a task up in the middle finds its place.
-    next: Mutex<usize>,
+    /// The exchange that is expected next. Whoever takes a task up in the middle does not know it yet.
+    next: Mutex<Option<usize>>,
 }
 
 struct Asked {
@@ -72,6 +72,8 @@ impl Replay {
                 // The same was asked again, so it is answered at once.
                 RecordedReply::Failure { .. } => continue,
             };
+            // Asked again since the answer was lost with its worker: only the later one was heard.
+            asked.pop_if(|before: &mut Asked| before.messages == messages);
             asked.push(Asked { messages: messages.clone(), reply });
         }
         let (name, next) = (name.to_owned(), Mutex::default());
@@ -85,11 +87,17 @@ impl Replay {
             asked.messages.len() == now.len()
                 && asked.messages.iter().zip(&now).all(|(old, new)| old.says_the_same(new))
         };
-        let found = (*next..self.asked.len()).find(|at| same(&self.asked[*at]));
-        let Some(found) = found else {
-            return Err(ModelError::Diverged(self.difference(*next, &now)));
+        // Nothing of the recording is passed over but what was heard before this worker had the task.
+        let found = match *next {
+            Some(expected) => {
+                self.asked.get(expected).filter(|asked| same(asked)).map(|_| expected)
+            }
+            None => self.asked.iter().position(same),
         };
-        *next = found + 1;
+        let Some(found) = found else {
+            return Err(ModelError::Diverged(self.difference(next.unwrap_or_default(), &now)));
+        };
+        *next = Some(found + 1);
         self.asked[found].reply.clone()
     }
 
@@ -139,8 +147,8 @@ impl Model for Replay {
         Sight::Blind
     }
 
-    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
-        self.answer(request)
+    async fn ask(&self, request: &Request) -> Result<ModelAnswer, Failure> {
+        Ok(self.answer(request)?)
     }
 }
 
@@ -196,6 +204,34 @@ mod tests {
     #[test]
     fn whoever_takes_over_finds_the_place() {
         assert!(text_of(recording().answer(&request(&["a 1", "b"]))).contains("two"));
+    }
+
+    fn of(exchanges: &[(&str, &str)]) -> Replay {
+        let head = r#"{"version":1,"context_tokens":1000}"#.to_owned();
+        let lines = exchanges.iter().map(|(messages, said)| {
+            let messages: Vec<String> =
+                messages.split(' ').map(|text| format!(r#"{{"user":"{text}"}}"#)).collect();
+            format!(r#"{{"kept":0,"messages":[{}],{}}}"#, messages.join(","), answer(said))
+        });
+        let text: Vec<String> = [head].into_iter().chain(lines).collect();
+        Replay::read("replay/x", &text.join("\n")).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_passed_over_in_the_middle() {
+        let replay = of(&[("a", "one"), ("a b", "two"), ("a b c", "three")]);
+        assert!(text_of(replay.answer(&request(&["a"]))).contains("one"));
+        let wrong = text_of(replay.answer(&request(&["a", "b", "c"])));
+        assert!(wrong.contains("had 2 messages at answer 2, now 3"), "{wrong}");
+        assert!(text_of(replay.answer(&request(&["a", "b"]))).contains("two"));
+        assert!(text_of(replay.answer(&request(&["a", "b"]))).contains("Diverged"));
+    }
+
+    #[test]
+    fn of_two_answers_to_one_question_the_later_was_heard() {
+        let replay = of(&[("a", "lost"), ("a", "heard"), ("a b", "two")]);
+        assert!(text_of(replay.answer(&request(&["a"]))).contains("heard"));
+        assert!(text_of(replay.answer(&request(&["a", "b"]))).contains("two"));
     }
 
     #[test]

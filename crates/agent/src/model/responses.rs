@@ -17,6 +17,7 @@ pub(super) struct Responses {
     items: Vec<Value>,
     /// What the server says about the whole of it, at its end.
     response: Option<Value>,
+    usage: Usage,
 }
 
 impl Gather for Responses {
@@ -38,14 +39,22 @@ impl Gather for Responses {
                 Taken::More
             }
             "response.completed" | "response.incomplete" => {
+                self.usage = usage_of(&data["response"]);
                 self.response = Some(data["response"].take());
                 Taken::Whole
             }
-            "response.failed" => Taken::Failed(data["response"].take()),
+            "response.failed" => {
+                self.usage = usage_of(&data["response"]);
+                Taken::Failed(data["response"].take())
+            }
             "error" => Taken::Failed(data),
             // Pieces of what the items then hold whole.
             _ => Taken::More,
         })
+    }
+
+    fn usage(&self) -> Usage {
+        self.usage
     }
 
     fn finish(
@@ -182,13 +191,16 @@ fn answer(items: &[Value], response: &Value, facts: &ModelFacts, started: Instan
         None if calls => StopCause::ToolCalls,
         None => StopCause::Finished,
     };
+    facts.answer(blocks, stop, usage_of(response), started)
+}
+
+fn usage_of(response: &Value) -> Usage {
     let number = |value: &Value| value.as_u64().unwrap_or_default();
     let usage = &response["usage"];
-    let usage = Usage {
+    Usage {
         input: number(&usage["input_tokens"]),
         cached: number(&usage["input_tokens_details"]["cached_tokens"]),
         cache_written: 0,
         output: number(&usage["output_tokens"]),
-    };
-    facts.answer(blocks, stop, usage, started)
+    }
 }

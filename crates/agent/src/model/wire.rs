@@ -5,14 +5,14 @@ use std::marker::PhantomData;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use bellglass_protocol::model::ModelAnswer;
+use bellglass_protocol::model::{ModelAnswer, Usage};
 use eventsource_stream::Event;
 use serde_json::Value;
 
 use super::catalogue::ModelFacts;
-use super::http::Endpoint;
+use super::http::{Endpoint, Events};
 use super::pictures::{LoadedPicture, Sight};
-use super::{Live, Model, ModelError, Request, ToolResult};
+use super::{Failure, Live, Model, ModelError, Request, ToolResult};
 
 /// A model that is spoken to in the words of `G`.
 pub(super) struct WireModel<G> {
@@ -30,6 +30,9 @@ pub(super) trait Gather: Default + Send {
 
     /// Takes in the next event of an answer. Text is passed on as it comes.
     fn take(&mut self, event: &Event, live: &Live) -> Result<Taken, ModelError>;
+
+    /// What the server has said so far about what was used.
+    fn usage(&self) -> Usage;
 
     /// The answer, if it is whole.
     fn finish(
@@ -70,20 +73,32 @@ impl<G: Gather> Model for WireModel<G> {
         self.facts.sight
     }
 
-    async fn ask(&self, request: &Request) -> Result<ModelAnswer, ModelError> {
+    async fn ask(&self, request: &Request) -> Result<ModelAnswer, Failure> {
         let started = Instant::now();
         let body = G::body(request, &self.facts);
-        let mut events = self.endpoint.stream(G::PATH, &body).await?;
+        let events = self.endpoint.stream(G::PATH, &body).await?;
         let mut answer = G::default();
-        while let Some(event) = events.next().await? {
-            match answer.take(&event, &request.live)? {
-                Taken::More => {}
-                Taken::Whole => break,
-                Taken::Failed(data) => return Err(events.error(&data)),
-            }
-        }
-        answer.finish(request, &self.facts, started)
+        let listened = listen(&mut answer, events, &request.live).await;
+        let usage = answer.usage();
+        let answered = listened.and_then(|()| answer.finish(request, &self.facts, started));
+        answered.map_err(|error| self.facts.failure(error, usage))
     }
+}
+
+/// Takes in an answer up to its end, or to where it breaks off.
+async fn listen<G: Gather>(
+    answer: &mut G,
+    mut events: Events,
+    live: &Live,
+) -> Result<(), ModelError> {
+    while let Some(event) = events.next().await? {
+        match answer.take(&event, live)? {
+            Taken::More => {}
+            Taken::Whole => break,
+            Taken::Failed(data) => return Err(events.error(&data)),
+        }
+    }
+    Ok(())
 }
 
 /// A stream that ended too early.

@@ -35,8 +35,13 @@ impl Spent {
         seconds_between(since, now) - self.paused_seconds
     }
 
-    /// Why nothing more may be spent, if so.
-    pub(super) fn exhausts(&self, budget: &Budget, now: Timestamp) -> Option<JobError> {
+    /// Why no model may be asked, if so. Whoever has no steps left can still say that the task is done.
+    pub(super) fn forbids_question(&self, budget: &Budget, now: Timestamp) -> Option<JobError> {
+        self.forbids_step(&Budget { steps: None, ..*budget }, now)
+    }
+
+    /// Why no tool may be called, if so.
+    pub(super) fn forbids_step(&self, budget: &Budget, now: Timestamp) -> Option<JobError> {
         let models = &self.models;
         let used_up = [
             budget
@@ -88,7 +93,7 @@ mod tests {
     fn each_bound_ends_the_task_by_itself() {
         let mut spent = Spent { steps: 5, output: 1000, since: Some(at(100)), ..Spent::default() };
         spent.models.add(&Usage { input: 90, output: 10, ..Usage::default() }, Some(0.5));
-        let is_over = |budget: Budget| spent.exhausts(&budget, at(160)).is_some();
+        let is_over = |budget: Budget| spent.forbids_step(&budget, at(160)).is_some();
         let none = Budget::default;
         assert!(!is_over(none()));
         for (most, over) in [(5, true), (6, false)] {
@@ -106,6 +111,15 @@ mod tests {
         for (most, over) in [(1000, true), (1001, false)] {
             assert_eq!(is_over(Budget { output: Some(ByteSize(most)), ..none() }), over);
         }
+    }
+
+    #[test]
+    fn without_steps_there_is_still_a_word_to_say() {
+        let spent = Spent { steps: 5, since: Some(at(100)), ..Spent::default() };
+        let steps = Budget { steps: Some(5), ..Budget::default() };
+        assert!(spent.forbids_question(&steps, at(160)).is_none());
+        let both = Budget { time: Some(Seconds::whole(60)), ..steps };
+        assert!(spent.forbids_question(&both, at(160)).is_some());
     }
 
     #[test]

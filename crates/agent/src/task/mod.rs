@@ -11,12 +11,12 @@ mod results;
 mod state;
 mod stuck;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 
 use bellglass_protocol::approval::{Approval, Wish, is_named};
-use bellglass_protocol::event::{Event, EventBody, JobError, RestoreCause};
+use bellglass_protocol::event::{Event, EventBody, JobError};
 use bellglass_protocol::job::{Budget, PlanMode};
 use bellglass_protocol::model::{AnswerBlock, ModelAnswer, StopCause, TaskOutcome};
 use bellglass_protocol::tool::ToolCall;
@@ -176,7 +176,7 @@ impl TaskMind {
     /// What to do when the task is over and something may be worth keeping.
     fn extract(&self, now: Timestamp) -> Option<Effect> {
         let project = self.project.clone()?;
-        if self.state.extracted || self.spent.exhausts(&self.budget, now).is_some() {
+        if self.state.extracted || self.spent.forbids_question(&self.budget, now).is_some() {
             return None;
         }
         let words = summary_words(&self.state.context);
@@ -221,7 +221,7 @@ impl TaskMind {
                 if let Some(effect) = self.consent(call) {
                     return effect;
                 }
-                if let Some(error) = self.spent.exhausts(&self.budget, now) {
+                if let Some(error) = self.spent.forbids_step(&self.budget, now) {
                     return Effect::Finish(Err(error));
                 }
                 let (call_id, tool) = (call.id.clone(), call.name.clone());
@@ -234,7 +234,7 @@ impl TaskMind {
                     return effect;
                 }
                 if call.step.is_none()
-                    && let Some(error) = self.spent.exhausts(&self.budget, now)
+                    && let Some(error) = self.spent.forbids_step(&self.budget, now)
                 {
                     return Effect::Finish(Err(error));
                 }
@@ -338,9 +338,7 @@ impl Mind for TaskMind {
             }
             EventBody::SandboxLost { kept: None, .. } => self.state.begin_again(),
             EventBody::WorkspaceRestored { why, step, .. } => {
-                if *why == RestoreCause::Request {
-                    self.state.hear_of(seq);
-                }
+                self.state.take_restored(seq, *why);
                 if let Some(words) = prompt::restored(*why, *step) {
                     self.state.note(seq, words);
                 }
@@ -357,7 +355,10 @@ impl Mind for TaskMind {
                 self.state.take_step(seq, *n, outcome);
             }
             EventBody::ModelAnswered { answer, heard } => self.take_answer(seq, answer, *heard),
-            EventBody::ModelFailed { error, retry_in_ms, .. } => {
+            EventBody::ModelFailed { error, retry_in_ms, usage, cost_usd, .. } => {
+                if let Some(usage) = usage {
+                    self.spent.models.add(usage, *cost_usd);
+                }
                 if error.code == "context_too_long" {
                     let now = self.fixed_tokens + self.state.context.tokens();
                     // So that a tenth less than this is what may be read.
@@ -443,10 +444,10 @@ impl Mind for TaskMind {
                     TaskOutcome::Impossible => Err(error("task_impossible", summary.clone())),
                 });
             }
+            EventBody::CheckpointStored { .. } => self.state.unkept = false,
+            EventBody::CheckpointSkipped { .. } => self.state.unkept = true,
             EventBody::Claimed { .. }
             | EventBody::SandboxLost { kept: Some(_), .. }
-            | EventBody::CheckpointStored { .. }
-            | EventBody::CheckpointSkipped { .. }
             | EventBody::RestoreRequested { .. }
             | EventBody::RestoreFailed { .. }
             | EventBody::Released { .. }
@@ -514,7 +515,7 @@ impl Mind for TaskMind {
             let project = project.clone();
             return Effect::Remember { project, about: prompt::task_of(&self.state.context) };
         }
-        if let Some(error) = self.spent.exhausts(&self.budget, now) {
+        if let Some(error) = self.spent.forbids_question(&self.budget, now) {
             return Effect::Finish(Err(error));
         }
         self.compact().unwrap_or_else(|| Effect::Ask(self.request()))

@@ -83,30 +83,36 @@ pub(super) fn forked(spec: &JobSpec, step: u32) -> String {
         Work::Task(words) => words.as_str(),
         Work::Steps(_) | Work::Session(_) => "",
     };
-    let state = match step {
-        0 => "as they were at the start".to_owned(),
-        step => format!("as they were after step {step}"),
-    };
+    let then = moment_after(step);
     format!(
-        "[The work goes on from here in a new sandbox. The files in /workspace are {state}. \
+        "[The work goes on from here in a new sandbox. The files in /workspace are as they were {then}. \
          {GONE}]\n{FROM_THE_USER}{words}\n\n<circumstances>\nNetwork: {}.\n\
          </circumstances>",
         spec.network
     )
 }
 
+/// The moment after a step, in words.
+fn moment_after(step: u32) -> String {
+    match step {
+        0 => "at the start".to_owned(),
+        step => format!("after step {step}"),
+    }
+}
+
 /// What a model is told when its workspace was restored, unless it is told otherwise.
 pub(super) fn restored(why: RestoreCause, step: u32) -> Option<String> {
+    let then = moment_after(step);
     Some(match why {
         RestoreCause::Fork => return None,
         RestoreCause::SandboxLost => format!(
             "[The sandbox was lost and a new one took its place. The files in /workspace are as they \
-             were after step {step}. {GONE} A step that was interrupted is marked so: look how far \
+             were {then}. {GONE} A step that was interrupted is marked so: look how far \
              things are before you go on.]"
         ),
         RestoreCause::Request => format!(
             "{FROM_THE_USER}I have put the files in /workspace back to what they were \
-             after step {step}. What was changed since then is undone; programs that run go on."
+             {then}. What was changed since then is undone; programs that run go on."
         ),
     })
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bellglass_protocol::approval::Decision;
-use bellglass_protocol::event::JobError;
+use bellglass_protocol::event::{JobError, RestoreCause};
 use bellglass_protocol::model::{AnswerBlock, StopCause};
 use bellglass_protocol::step::StepOutcome;
 
-use super::stuck::{self, Turn, Watch};
+use super::stuck::{Turn, Watch};
 use super::{pictures, results};
 use crate::context::{Context, Entry, FROM_THE_USER};
 use crate::model::ToolDefinition;
@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) end: Option<Result<(), JobError>>,
     /// The model itself said that it is done.
     pub(super) concluded: bool,
+    /// Files of the last steps are in the sandbox alone: no checkpoint has them.
+    pub(super) unkept: bool,
     /// The event that the last answer is.
     pub(super) answer_seq: u64,
     /// The last thing that somebody said to the model.
@@ -140,6 +142,33 @@ impl State {
             self.context.add_note(seq, &text);
         }
         self.context.add_note(seq, words);
+    }
+
+    /// The workspace is what a checkpoint has of it. If a model said that it is done, of files that none has, that
+    /// does not hold any more.
+    pub(super) fn take_restored(&mut self, seq: u64, why: RestoreCause) {
+        let is_lacking = std::mem::take(&mut self.unkept);
+        match why {
+            RestoreCause::Request => self.hear_of(seq),
+            RestoreCause::SandboxLost
+                if is_lacking && self.concluded && self.end == Some(Ok(())) =>
+            {
+                self.take_back_the_end(seq);
+            }
+            RestoreCause::SandboxLost | RestoreCause::Fork => {}
+        }
+    }
+
+    fn take_back_the_end(&mut self, seq: u64) {
+        let words = "not done: the sandbox was lost before the result was stored, and with it files that no \
+                     checkpoint has. Do again what is missing, then call `finish`";
+        for call in std::mem::take(&mut self.pending) {
+            self.context.add_result(Entry::new(seq, &call.id, words, true, None));
+        }
+        (self.end, self.concluded, self.turn) = (None, false, TurnSoFar::default());
+        for (seq, text) in std::mem::take(&mut self.waiting) {
+            self.add_note(seq, &text);
+        }
     }
 
     pub(super) fn take_step(&mut self, seq: u64, n: u32, outcome: &StepOutcome) {
@@ -274,11 +303,7 @@ impl State {
             Some((tool, message)) if turn.actions.is_empty() => {
                 self.watch.acted(Turn::Mistaken { tool, message });
             }
-            _ => self.watch.acted(Turn::Acted {
-                action: stuck::digest(turn.actions),
-                result: stuck::digest(turn.results),
-                words: turn.words.join(" and "),
-            }),
+            _ => self.watch.acted(Turn::acted(&turn.actions, &turn.results, &turn.words)),
         }
         for (seq, text) in std::mem::take(&mut self.waiting) {
             self.add_note(seq, &text);

@@ -3,27 +3,50 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use crate::numbers::without_numbers;
+
 /// What a turn was, as far as repetition is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Tools were called and answered.
-    Acted { action: u64, result: u64, words: String },
+    /// Tools were called and answered. `gist` is the result without its numbers.
+    Acted { action: u64, result: u64, gist: u64, words: String },
     /// Every call was a mistake.
     Mistaken { tool: String, message: String },
 }
 
-/// Hashes what a turn did or got.
-pub(super) fn digest(pieces: impl IntoIterator<Item = String>) -> u64 {
+impl Turn {
+    pub(super) fn acted(actions: &[String], results: &[String], words: &[String]) -> Self {
+        let gist = results.iter().map(|result| without_numbers(result));
+        Self::Acted {
+            action: digest(actions),
+            result: digest(results),
+            gist: digest(&gist.collect::<Vec<_>>()),
+            words: words.join(" and "),
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Self::Acted { words, .. } => words.clone(),
+            Self::Mistaken { tool, .. } => format!("a wrong call of `{tool}`"),
+        }
+    }
+}
+
+fn digest(pieces: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    pieces.into_iter().for_each(|piece| piece.hash(&mut hasher));
+    pieces.hash(&mut hasher);
     hasher.finish()
 }
 
 /// The same action with the same result so often in a row is a circle.
 const SAME: usize = 4;
+/// The same action so often in a row with results that differ in numbers alone, such as the time that
+/// the tests took, is one too. Whoever waits for a number to grow may look at it a few times.
+const ALIKE: usize = 10;
 /// So many turns that alternate between two.
 const ALTERNATING: usize = 6;
-/// Wrong calls in a row.
+/// Turns in a row in which every call was wrong.
 const MISTAKES: usize = 4;
 /// Answers in a row that call no tool.
 const TALK: u32 = 2;
@@ -53,7 +76,7 @@ impl Watch {
     pub(super) fn acted(&mut self, turn: Turn) {
         self.talk = 0;
         self.turns.push_back(turn);
-        if self.turns.len() > ALTERNATING {
+        if self.turns.len() > ALIKE {
             self.turns.pop_front();
         }
         self.warned = self.warned.map(|turns| turns + 1).filter(|turns| *turns < FORGIVEN);
@@ -95,22 +118,30 @@ impl Watch {
         {
             return Some(format!("{words} was done {SAME} times in a row with the same result"));
         }
-        if let Some(turns) = last(MISTAKES)
-            && let Turn::Mistaken { tool, message } = turns[MISTAKES - 1]
-            && turns
-                .iter()
-                .all(|turn| matches!(turn, Turn::Mistaken { tool: other, .. } if other == tool))
+        if let Some(turns) = last(ALIKE)
+            && let Turn::Acted { action, gist, words, .. } = turns[0]
+            && turns.iter().all(|turn| {
+                matches!(turn, Turn::Acted { action: other, gist: got, .. }
+                    if (other, got) == (action, gist))
+            })
         {
             return Some(format!(
-                "`{tool}` was called wrongly {MISTAKES} times in a row: {message}"
+                "{words} was done {ALIKE} times in a row, and the results differ in numbers alone"
+            ));
+        }
+        if let Some(turns) = last(MISTAKES)
+            && turns.iter().all(|turn| matches!(turn, Turn::Mistaken { .. }))
+            && let Turn::Mistaken { tool, message } = turns[MISTAKES - 1]
+        {
+            return Some(format!(
+                "every call was wrong {MISTAKES} times in a row, at last that of `{tool}`: {message}"
             ));
         }
         if let Some(turns) = last(ALTERNATING)
             && turns[0] != turns[1]
             && turns.iter().skip(2).zip(&turns).all(|(later, earlier)| later == earlier)
-            && let (Turn::Acted { words: one, .. }, Turn::Acted { words: two, .. }) =
-                (turns[0], turns[1])
         {
+            let (one, two) = (turns[0].words(), turns[1].words());
             return Some(format!(
                 "{one} and {two} alternate, each with the same result every time"
             ));
@@ -124,7 +155,19 @@ mod tests {
     use super::*;
 
     fn acted(action: u64, result: u64) -> Turn {
-        Turn::Acted { action, result, words: format!("action {action}") }
+        let of = |name: &str, number: u64| vec![format!("{name} {}", letters(number))];
+        Turn::acted(&of("action", action), &of("result", result), &of("action", action))
+    }
+
+    /// A number that is not left out as one.
+    fn letters(number: u64) -> String {
+        (0..=number).map(|_| 'x').collect()
+    }
+
+    /// The same tests again, which took another time.
+    fn tested(time: u64) -> Turn {
+        let result = format!("7 passed in 0.{time:02}s");
+        Turn::acted(&["shell make test".into()], &[result], &["`make test`".into()])
     }
 
     fn verdict(turns: &[Turn]) -> Verdict {
@@ -136,7 +179,7 @@ mod tests {
     #[test]
     fn circles_are_seen_and_progress_is_not_a_circle() {
         let mistake = |tool: &str| Turn::Mistaken { tool: tool.into(), message: "bad".into() };
-        let (a, b) = (acted(1, 1), acted(2, 2));
+        let (a, b, wrong) = (acted(1, 1), acted(2, 2), mistake("x"));
         for (turns, is_circle) in [
             (vec![a.clone(); 3], false),
             (vec![a.clone(); 4], true),
@@ -145,7 +188,13 @@ mod tests {
             ([&a, &b].repeat(2).into_iter().cloned().collect(), false),
             (vec![a.clone(), b.clone(), acted(3, 3), a.clone(), b.clone(), a.clone()], false),
             (vec![mistake("x"); 4], true),
-            (vec![mistake("x"), mistake("y"), mistake("x"), mistake("x")], false),
+            (vec![mistake("x"), mistake("y"), mistake("x"), mistake("z")], true),
+            (vec![mistake("x"), mistake("y"), a.clone(), mistake("x"), mistake("z")], false),
+            ([&wrong, &a].repeat(3).into_iter().cloned().collect(), true),
+            ([&wrong, &a].repeat(2).into_iter().cloned().collect(), false),
+            ((0..10).map(tested).collect(), true),
+            ((0..9).map(tested).collect(), false),
+            ((0..9).map(tested).chain([a.clone()]).chain((9..18).map(tested)).collect(), false),
         ] {
             assert_eq!(matches!(verdict(&turns), Verdict::Warn(_)), is_circle, "{turns:?}");
         }

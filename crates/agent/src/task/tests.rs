@@ -1,6 +1,7 @@
 //! The machine of a task, event by event, without a clock or a network.
 
 use bellglass_protocol::approval::Decision;
+use bellglass_protocol::event::RestoreCause;
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::job::{
     DEFAULT_IMAGE, IsolationLevel, JobSpec, Limits, OnError, PlanMode, Priority, Work,
@@ -113,7 +114,7 @@ impl Job {
     }
 }
 
-fn spec() -> JobSpec {
+pub(crate) fn spec() -> JobSpec {
     JobSpec {
         name: None,
         work: Work::Task("Do it.".into()),
@@ -157,7 +158,7 @@ fn answer(calls: &[(&str, Value)], tokens: u64) -> EventBody {
     }
 }
 
-fn finished(n: u32, output: &str) -> EventBody {
+pub(crate) fn finished(n: u32, output: &str) -> EventBody {
     let outcome = StepOutcome {
         status: StepStatus::Succeeded,
         exit_code: Some(0),
@@ -237,6 +238,51 @@ fn a_lost_sandbox_begins_the_task_again_but_not_its_budget() {
     job.answer(&[shell("a")]);
     let Effect::Finish(Err(error)) = job.next() else { panic!() };
     assert_eq!(error.code, "budget_exhausted");
+}
+
+/// Whether a task that called `finish` goes on, after its last checkpoint went well or not and its sandbox was lost.
+fn goes_on_after_a_loss(outcome: &str, last: EventBody) -> (Job, bool) {
+    let mut job = Job::new(100_000, Budget::default());
+    job.answer(&[shell("make")]);
+    assert_eq!(job.go("made"), "step");
+    job.hear(last);
+    job.answer(&[("finish", json!({ "summary": "Made.", "outcome": outcome }))]);
+    assert_eq!(job.go(""), "task.finished");
+    let end = job.next();
+    job.hear(EventBody::SandboxLost { reason: "gone".into(), kept: Some(1) });
+    let (why, checkpoint) = (RestoreCause::SandboxLost, None);
+    job.hear(EventBody::WorkspaceRestored { from: None, step: 0, why, checkpoint, entries: 1 });
+    job.assert_resumes();
+    let goes_on = format!("{:?}", job.next()) != format!("{end:?}");
+    (job, goes_on)
+}
+
+#[test]
+fn a_model_that_is_done_goes_on_if_what_it_made_is_lost() {
+    let skipped = || EventBody::CheckpointSkipped { step: 1, reason: "no room".into() };
+    let checkpoint = bellglass_protocol::checkpoint::CheckpointNumber(1);
+    let (changes, left_out) = (Default::default(), Vec::new());
+    let stored = EventBody::CheckpointStored {
+        step: 1,
+        checkpoint,
+        changes,
+        bytes: 1,
+        took_us: 1,
+        left_out,
+    };
+    // All that it counted on is there, or it said itself that there is nothing.
+    assert!(!goes_on_after_a_loss("done", stored).1);
+    assert!(!goes_on_after_a_loss("impossible", skipped()).1);
+    let (mut job, goes_on) = goes_on_after_a_loss("done", skipped());
+    assert!(goes_on);
+    let Effect::Ask(request) = job.next() else { panic!("{:?}", job.next()) };
+    let told = format!("{:?}", request.messages);
+    assert!(told.contains("files that no checkpoint has"), "{told}");
+    assert!(told.contains("as they were at the start"), "{told}");
+    job.answer(&[shell("make")]);
+    assert_eq!(job.go("made"), "step");
+    job.answer(&[("finish", json!({ "summary": "Made again.", "outcome": "done" }))]);
+    assert_eq!([job.go(""), job.go("")], ["task.finished", "done"]);
 }
 
 #[test]
@@ -350,6 +396,46 @@ fn what_other_tools_give_counts_as_output() {
 }
 
 #[test]
+fn a_task_of_so_many_steps_can_be_finished_after_the_last_of_them() {
+    let project = Some("shop".to_owned());
+    let budget = Budget { steps: Some(2), ..Budget::default() };
+    let finish = ("finish", json!({ "outcome": "done", "summary": "ok" }));
+    let mut job = Job::with(1_000_000, budget, JobSpec { project, ..spec() });
+    assert_eq!(job.go(""), "remember");
+    job.answer(&[shell("a"), ("mcp__git__push", json!({}))]);
+    assert_eq!([job.go("ok"), job.go("ok"), job.go("")], ["step", "other", "ask"]);
+    job.answer(&[finish]);
+    assert_eq!([job.go(""), job.go(""), job.go("")], ["task.finished", "extract", "done"]);
+
+    for call in [shell("b"), ("mcp__git__push", json!({}))] {
+        let mut job = Job::new(1_000_000, budget);
+        job.answer(&[shell("a"), shell("b"), call]);
+        assert_eq!([job.go("ok"), job.go("ok")], ["step"; 2]);
+        let Effect::Finish(Err(error)) = job.next() else { panic!("{:?}", job.next()) };
+        assert_eq!(error.code, "budget_exhausted");
+    }
+}
+
+#[test]
+fn what_an_answer_cost_that_broke_off_is_spent() {
+    let budget = Budget { tokens: Some(1_000), ..Budget::default() };
+    let mut job = Job::new(1_000_000, budget);
+    let fail = |usage| EventBody::ModelFailed {
+        model: "local/x".into(),
+        error: JobError { code: "model_answer_cut".into(), message: String::new() },
+        retry_in_ms: Some(1),
+        usage,
+        cost_usd: None,
+    };
+    job.hear(fail(None));
+    job.hear(fail(Some(Usage { input: 900, ..Usage::default() })));
+    assert_eq!(job.go(""), "ask");
+    job.hear(fail(Some(Usage { input: 900, ..Usage::default() })));
+    let Effect::Finish(Err(error)) = job.next() else { panic!("{:?}", job.next()) };
+    assert_eq!(error.code, "budget_exhausted");
+}
+
+#[test]
 fn a_call_that_was_cut_off_is_told_so() {
     let mut job = Job::new(1_000_000, Budget::default());
     let EventBody::ModelAnswered { mut answer, .. } = answer(&[], 1) else { unreachable!() };
@@ -378,7 +464,13 @@ fn a_model_that_says_it_is_too_long_is_given_less() {
     let mut sizes = vec![job.mind.context().tokens()];
     for _ in 0..3 {
         let error = JobError { code: "context_too_long".into(), message: String::new() };
-        job.hear(EventBody::ModelFailed { model: "local/x".into(), error, retry_in_ms: None });
+        job.hear(EventBody::ModelFailed {
+            model: "local/x".into(),
+            error,
+            retry_in_ms: None,
+            usage: None,
+            cost_usd: None,
+        });
         assert_eq!(job.go(""), "compact");
         assert_eq!(job.go(""), "ask");
         sizes.push(job.mind.context().tokens());
@@ -417,6 +509,9 @@ fn a_very_long_history_stays_within_the_limit() {
         job.log.clear();
     }
     assert!(total > 5_000_000, "{total}");
+    // All that is held of it, in bytes: a small part of what there was.
+    let held = job.mind.context().to_json().to_string().len();
+    assert!(held * 20 < 800 * page.len(), "{held}");
     assert!(compactions > 10 && most_units < 400, "{compactions} {most_units}");
 }
 

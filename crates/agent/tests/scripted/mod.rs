@@ -89,6 +89,8 @@ pub(crate) struct Scripted(Arc<Inner>);
 struct Inner {
     address: SocketAddr,
     script: Mutex<VecDeque<Reply>>,
+    /// What requests without tools are answered, such as those for a summary. Else the script counts.
+    aside: Mutex<Option<Said>>,
     asked: Mutex<Vec<Asked>>,
     /// Somebody has asked.
     news: Notify,
@@ -101,6 +103,7 @@ impl Scripted {
         let server = Self(Arc::new(Inner {
             address: listener.local_addr().unwrap(),
             script: Mutex::new(script.into_iter().collect()),
+            aside: Mutex::default(),
             asked: Mutex::default(),
             news: Notify::new(),
             go_on: Notify::new(),
@@ -130,6 +133,16 @@ impl Scripted {
         self.0.script.lock().unwrap().len()
     }
 
+    /// Adds to the end of the script what only now is known.
+    pub(crate) fn then(&self, reply: Reply) {
+        self.0.script.lock().unwrap().push_back(reply);
+    }
+
+    /// Answers every request without tools so from now on, apart from the script.
+    pub(crate) fn answer_aside(&self, said: Said) {
+        *self.0.aside.lock().unwrap() = Some(said);
+    }
+
     /// Waits until so many requests have come.
     pub(crate) async fn asked_times(&self, times: usize) {
         loop {
@@ -154,9 +167,13 @@ impl Scripted {
             let body = r#"{"data":[{"id":"scripted"},{"id":"other"}]}"#;
             return respond(&mut stream, 200, "application/json", None, body).await;
         }
+        let aside = match asked.body["tools"].is_null() {
+            true => self.0.aside.lock().unwrap().clone().map(Reply::Say),
+            false => None,
+        };
         self.0.asked.lock().unwrap().push(asked);
         self.0.news.notify_waiters();
-        let reply = self.0.script.lock().unwrap().pop_front();
+        let reply = aside.or_else(|| self.0.script.lock().unwrap().pop_front());
         let (reply, later) = match reply {
             Some(Reply::SayLater(said)) => (Some(Reply::Say(said)), true),
             reply => (reply, false),

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 
 use anyhow::{Context as _, bail};
 use futures::{SinkExt as _, StreamExt as _};
-use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -16,6 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use crate::api_client::ApiClient;
 use crate::cli;
 use crate::exit::Exit;
+use crate::output::window;
 use crate::render::safe;
 
 /// The key that leaves the terminal: ctrl-].
@@ -128,12 +129,6 @@ fn read_input() -> mpsc::Receiver<Typed> {
         }
     });
     receiver
-}
-
-/// Columns and rows of this terminal, if it is one.
-fn window() -> Option<(u16, u16)> {
-    let size = tcgetwinsize(std::io::stdout().as_fd()).ok()?;
-    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
 /// This terminal while every key goes to the sandbox. Dropping it puts the terminal in order.

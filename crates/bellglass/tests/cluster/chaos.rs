@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use bellglass_store::{JobFilter, Store as _};
 use reqwest::StatusCode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use sqlx::{ConnectOptions as _, postgres::PgConnectOptions};
 use tokio::time::sleep;
 
 use crate::deployment::{Deployment, until};
-use crate::support::{Client, archive, shell};
+use crate::support::{Client, archive, host, shell};
 use crate::verdict::judge;
 
 /// Numbers that are the same for the same seed (SplitMix64).
@@ -44,19 +45,23 @@ impl Dice {
 enum Blow {
     KillWorker,
     KillServer,
+    KillSandbox,
     StopWorker,
+    StopServer,
     CrashDatabase,
     RestartDatabase,
     CutConnections,
 }
 
-const BLOWS: [Blow; 10] = [
+const BLOWS: [Blow; 12] = [
     Blow::KillWorker,
     Blow::KillWorker,
     Blow::KillWorker,
     Blow::KillServer,
-    Blow::KillServer,
+    Blow::KillSandbox,
+    Blow::KillSandbox,
     Blow::StopWorker,
+    Blow::StopServer,
     Blow::CrashDatabase,
     Blow::RestartDatabase,
     Blow::CutConnections,
@@ -69,6 +74,8 @@ const COUNT: u32 = 6;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Counts,
+    /// The same on a disk of its own, where this host gives one.
+    CountsOnADisk,
     FillsItsDisk,
     IsCancelled,
 }
@@ -80,6 +87,10 @@ fn body(kind: Kind) -> Value {
     let count = |n: u32| shell(&format!("echo {n} >> count; sleep 0.1"));
     match kind {
         Kind::Counts => json!({ "steps": (1..=COUNT).map(count).collect::<Vec<_>>() }),
+        Kind::CountsOnADisk => json!({
+            "steps": (1..=COUNT).map(count).collect::<Vec<_>>(),
+            "limits": { "memory": "128MiB", "disk": "128MiB" },
+        }),
         Kind::FillsItsDisk => json!({
             "steps": [count(1), shell("dd if=/dev/zero of=big bs=1M || { rm -f big; exit 1; }"), count(3)],
             "limits": { "disk": "8MiB" },
@@ -113,6 +124,7 @@ async fn unleash(deployment: &mut Deployment, jobs: usize, blows: usize) {
                 let kind = match dice.below(8) {
                     0 => Kind::FillsItsDisk,
                     1 => Kind::IsCancelled,
+                    2 => Kind::CountsOnADisk,
                     _ => Kind::Counts,
                 };
                 let server = dice.below(3) as usize;
@@ -156,8 +168,8 @@ async fn unleash(deployment: &mut Deployment, jobs: usize, blows: usize) {
     }
     let jobs: Vec<String> = accepted.into_iter().map(|(job, _)| job).collect();
     // Those of which nobody was told, because the answer was lost, come to their ends too.
-    until_all_are_over(deployment).await;
-    let left_for = deployment.until_nothing_is_left(&jobs).await;
+    let all = all_when_over(deployment).await;
+    let left_for = deployment.until_nothing_is_left(&all).await;
     deployment.stop();
     let counts = judge(deployment, &jobs).await;
     eprintln!("{} jobs, {done} blows: {counts:?}; nothing left after {left_for:?}", jobs.len());
@@ -192,6 +204,12 @@ async fn strike(deployment: &mut Deployment, blow: Blow, dice: &mut Dice) {
             deployment.servers[n].kill();
             deployment.start_server(n);
         }
+        Blow::KillSandbox => kill_sandbox(deployment, dice).await,
+        Blow::StopServer => {
+            deployment.servers[n].signal(Signal::STOP);
+            sleep(away).await;
+            deployment.servers[n].signal(Signal::CONT);
+        }
         Blow::StopWorker => {
             deployment.workers[n].signal(Signal::STOP);
             // Sometimes shorter than a lease, sometimes longer.
@@ -210,6 +228,20 @@ async fn strike(deployment: &mut Deployment, blow: Blow, dice: &mut Dice) {
     }
 }
 
+/// Kills a sandbox in which a job is at work, and nothing else. One that is only being made is passed over: a host
+/// on which none can be made fails the job.
+async fn kill_sandbox(deployment: &Deployment, dice: &mut Dice) {
+    let guests = deployment.guests();
+    if guests.is_empty() {
+        return;
+    }
+    let (job, pid) = &guests[dice.below(guests.len() as u32) as usize];
+    let store = deployment.store().await;
+    if store.job(job.parse().unwrap()).await.is_ok_and(|job| job.sandbox.is_some()) {
+        host::kill_and_wait(*pid);
+    }
+}
+
 /// The steps that ended with one of these.
 fn steps_that(ended: &Value, statuses: &[&str]) -> Vec<u64> {
     let steps = ended["steps"].as_array().unwrap().iter();
@@ -222,7 +254,7 @@ fn steps_that(ended: &Value, statuses: &[&str]) -> Vec<u64> {
 fn check(deployment: &Deployment, ended: &Value, job: &str, kind: Kind) {
     let interrupted = steps_that(ended, &["interrupted"]);
     let counted = |numbers: &[u64]| {
-        let zip = std::io::Cursor::new(bytes::Bytes::from(deployment.result(job)));
+        let zip = std::io::Cursor::new(bytes::Bytes::from(deployment.result(ended)));
         let mut zip = zip::ZipArchive::new(zip).unwrap();
         let whole = numbers.iter().filter(|n| !interrupted.contains(n));
         let expected: String = whole.map(|n| format!("{n}\n")).collect();
@@ -232,7 +264,7 @@ fn check(deployment: &Deployment, ended: &Value, job: &str, kind: Kind) {
         }
     };
     match kind {
-        Kind::Counts => {
+        Kind::Counts | Kind::CountsOnADisk => {
             assert_eq!(ended["status"], "completed", "{ended:#}");
             assert_eq!(ended["failed_steps"], json!(interrupted), "{ended:#}");
             counted(&(1..=COUNT.into()).collect::<Vec<_>>());
@@ -250,25 +282,33 @@ fn check(deployment: &Deployment, ended: &Value, job: &str, kind: Kind) {
         Kind::IsCancelled if interrupted.len() == SLEEPS => {
             assert_eq!(ended["status"], "completed", "{ended:#}");
         }
+        // Nor does it get any further in between, so that it may be given up.
+        Kind::IsCancelled if ended["error"]["code"] == "sandbox_lost" => {
+            assert!(interrupted.len() > 3, "{ended:#}");
+        }
         Kind::IsCancelled => assert_eq!(ended["status"], "cancelled", "{ended:#}"),
     }
 }
 
-async fn until_all_are_over(deployment: &Deployment) {
-    use bellglass_store::Store as _;
+/// Waits until every job that the store knows is at its end; says which these are.
+async fn all_when_over(deployment: &Deployment) -> Vec<String> {
     let store = deployment.store().await;
+    let filter = JobFilter { limit: u32::MAX - 1, ..Default::default() };
+    let mut all = Vec::new();
     until("all jobs are at their ends", async || {
-        let counts = store.count_by_status().await.unwrap();
-        let open: u64 =
-            counts.iter().filter(|(status, _)| !status.is_terminal()).map(|(_, n)| n).sum();
-        // A job that is to be cancelled but whose answer was lost would sleep on.
-        let filter = bellglass_store::JobFilter { limit: 1000, ..Default::default() };
-        for job in store.jobs(&filter).await.unwrap().jobs {
-            if !job.status.is_terminal() && job.steps_total == Some(SLEEPS as u32) {
+        let jobs = store.jobs(&filter).await.unwrap().jobs;
+        let open = jobs.iter().filter(|job| !job.status.is_terminal());
+        let mut is_over = true;
+        for job in open {
+            is_over = false;
+            // A job that is to be cancelled but whose answer was lost would sleep on.
+            if job.steps_total == Some(SLEEPS as u32) {
                 store.request_cancel(job.id, "chaos").await.unwrap();
             }
         }
-        open == 0
+        all = jobs.iter().map(|job| job.id.to_string()).collect();
+        is_over
     })
     .await;
+    all
 }

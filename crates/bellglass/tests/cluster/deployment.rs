@@ -12,6 +12,10 @@ use bellglass_store::PostgresStore;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::io::copy_bidirectional;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{Client, SANDBOX_FOLDERS, bellglass, host, signal};
 
@@ -51,6 +55,8 @@ pub(crate) struct Worker {
     /// The name under which it claims.
     pub(crate) name: String,
     data: PathBuf,
+    /// The address of the database, if it is not everybody's.
+    database: Option<String>,
 }
 
 impl Deployment {
@@ -72,25 +78,33 @@ impl Deployment {
             deployment.servers.push(Server { process: None, client, data });
             deployment.start_server(n);
         }
-        for n in 0..workers {
-            let data = deployment.folder.path().join(format!("worker-{n}"));
-            deployment.workers.push(Worker { process: None, name: String::new(), data });
-            deployment.start_worker(n);
+        for _ in 0..workers {
+            deployment.add_worker(None);
         }
         deployment
+    }
+
+    /// Starts another worker, which may have its own way to the database.
+    pub(crate) fn add_worker(&mut self, way: Option<&Detour>) {
+        let n = self.workers.len();
+        let data = self.folder.path().join(format!("worker-{n}"));
+        let database = way.map(|way| way.url.clone());
+        self.workers.push(Worker { process: None, name: String::new(), data, database });
+        self.start_worker(n);
     }
 
     pub(crate) fn start_server(&mut self, n: usize) {
         let (folder, server) = (self.folder.path(), &mut self.servers[n]);
         let arguments = ["serve", "--no-worker", "--listen", "127.0.0.1:0"];
-        let (child, said) = start(folder, &arguments, &server.data);
+        let (child, said) = start(folder, &arguments, &server.data, None);
         server.process = Some(child);
         server.client = Client::new(said["listening"].as_str().unwrap().to_owned());
     }
 
     pub(crate) fn start_worker(&mut self, n: usize) {
         let (folder, worker) = (self.folder.path(), &mut self.workers[n]);
-        let (child, said) = start(folder, &["work", "--slots", "4"], &worker.data);
+        let arguments = ["work", "--slots", "4"];
+        let (child, said) = start(folder, &arguments, &worker.data, worker.database.as_deref());
         worker.process = Some(child);
         worker.name = said["worker"].as_str().unwrap().to_owned();
     }
@@ -100,16 +114,23 @@ impl Deployment {
         self.workers.iter().position(|worker| worker.name == name).expect("one of ours")
     }
 
-    /// The ZIP of a job, read where it lies: what the last one to hold the job has written.
-    pub(crate) fn result(&self, job: &str) -> Vec<u8> {
-        let folder = self.folder.path().join("artifacts/jobs").join(job);
-        let claims = fs::read_dir(&folder).unwrap().filter_map(|entry| {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            name.strip_prefix('g')?.parse::<u32>().ok()
+    /// The ZIP of a job that has ended, read where it lies: the one that its log names.
+    pub(crate) fn result(&self, ended: &Value) -> Vec<u8> {
+        let named = ended["result"]["artifact"].as_str().expect("a result");
+        fs::read(self.folder.path().join("artifacts").join(named)).unwrap()
+    }
+
+    /// The first processes of sandboxes that are recorded, each with its job.
+    pub(crate) fn guests(&self) -> Vec<(String, i32)> {
+        let folders = self.workers.iter().flat_map(|worker| {
+            SANDBOX_FOLDERS.map(|folder| fs::read_dir(worker.data.join(folder)))
         });
-        let packed = claims.map(|claim| (claim, folder.join(format!("g{claim}/output.zip"))));
-        let last = packed.filter(|(_, path)| path.exists()).max();
-        fs::read(last.expect("a result").1).unwrap()
+        let recorded = folders.flatten().flatten().flatten().filter_map(|sandbox| {
+            let record = fs::read(sandbox.path().join("sandbox.json")).ok()?;
+            let record: Value = serde_json::from_slice(&record).ok()?;
+            Some((sandbox.file_name().into_string().ok()?, record["pid"].as_i64()? as i32))
+        });
+        recorded.collect()
     }
 
     /// Where the configuration lies, and all that the processes keep.
@@ -133,7 +154,7 @@ impl Deployment {
         }
     }
 
-    /// What is left of sandboxes: processes, control groups, folders, sockets, mounts.
+    /// What is left of sandboxes: processes, control groups, folders, sockets, mounts, disks.
     pub(crate) fn leftovers(&self, jobs: &[String]) -> Vec<String> {
         let mut left = Vec::new();
         for job in jobs {
@@ -153,6 +174,7 @@ impl Deployment {
         let folder = self.folder.path().display().to_string();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         left.extend(mounts.lines().filter(|line| line.contains(&folder)).map(String::from));
+        left.extend(host::disks_in(self.folder.path()));
         left
     }
 
@@ -173,6 +195,10 @@ impl Deployment {
 impl Server {
     pub(crate) fn kill(&mut self) {
         kill(&mut self.process);
+    }
+
+    pub(crate) fn signal(&self, which: Signal) {
+        signal(self.process.as_ref().expect("it runs").id() as i32, which);
     }
 }
 
@@ -228,12 +254,13 @@ fn kill(process: &mut Option<Child>) {
 }
 
 /// Starts a process and waits for the line by which it says that it is ready.
-fn start(folder: &Path, arguments: &[&str], data: &Path) -> (Child, Value) {
+fn start(folder: &Path, arguments: &[&str], data: &Path, database: Option<&str>) -> (Child, Value) {
     let log = File::options().create(true).append(true).open(data.with_extension("log")).unwrap();
     let mut command = bellglass(folder);
     command.args(arguments).args(["--json", "--data"]).arg(data);
     command.env("BELLGLASS_WARM", crate::WARM);
     command.env("BELLGLASS_CLUSTER_SECRET", "0123456789abcdef0123456789abcdef");
+    command.envs(database.map(|url| ("BELLGLASS_STORE_URL", url)));
     let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let (heard, hears) = mpsc::channel();
@@ -320,6 +347,53 @@ impl Database {
 
     pub(crate) fn start_again(&self) {
         script(&["start", self.folder.path().to_str().unwrap()]);
+    }
+}
+
+/// A way to the database that can be cut, while others still reach it.
+pub(crate) struct Detour {
+    url: String,
+    is_cut: watch::Sender<bool>,
+    _folder: TempDir,
+    _listening: AbortOnDropHandle<()>,
+}
+
+impl Detour {
+    pub(crate) fn to(database: &Database) -> Self {
+        const SOCKET: &str = ".s.PGSQL.5432";
+        let folder = tempfile::Builder::new().prefix("bg-way").tempdir().unwrap();
+        let place = |folder: &Path| folder.display().to_string().replace('/', "%2F");
+        let url = database.url.replace(&place(database.folder.path()), &place(folder.path()));
+        let listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+        let (is_cut, cut) = watch::channel(false);
+        let socket = database.folder.path().join(SOCKET);
+        let listening = tokio::spawn(async move {
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                let (mut cut, socket) = (cut.clone(), socket.clone());
+                tokio::spawn(async move {
+                    let passing = async {
+                        let mut far = UnixStream::connect(socket).await?;
+                        copy_bidirectional(&mut near, &mut far).await
+                    };
+                    tokio::select! {
+                        _ = passing => {}
+                        _ = cut.wait_for(|is_cut| *is_cut) => {}
+                    }
+                });
+            }
+        });
+        let _listening = AbortOnDropHandle::new(listening);
+        Self { url, is_cut, _folder: folder, _listening }
+    }
+
+    /// Ends all connections that go this way, and those that are tried.
+    pub(crate) fn cut(&self) {
+        self.is_cut.send_replace(true);
+    }
+
+    pub(crate) fn mend(&self) {
+        self.is_cut.send_replace(false);
     }
 }
 

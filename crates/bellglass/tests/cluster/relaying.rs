@@ -1,10 +1,11 @@
 //! Any server answers for any job, wherever its sandbox is.
 
 use reqwest::StatusCode;
-use serde_json::json;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use crate::deployment::Deployment;
-use crate::support::{archive, shell, wait_for_go};
+use crate::support::{archive, shell, text, wait_for_go};
 
 #[tokio::test]
 async fn every_server_reaches_the_sandbox_of_every_job() {
@@ -39,6 +40,30 @@ async fn every_server_reaches_the_sandbox_of_every_job() {
     }
     deployment.stop();
     deployment.until_nothing_is_left(&jobs).await;
+}
+
+/// Whoever asked is answered when the job has gone elsewhere, and not when the worker wakes up.
+#[tokio::test]
+async fn a_worker_that_stands_still_holds_up_no_request_for_ever() {
+    let mut deployment = Deployment::start(1, 2, "lease = 2\n");
+    let client = deployment.servers[0].client.clone();
+    let steps = [shell("echo one > made"), wait_for_go(), wait_for_go(), wait_for_go()];
+    let job = client.submit(&json!({ "steps": steps })).await;
+    client.wait_for_step(&job, "step.output", 2).await;
+    let first = text(&client.wait_for(&job, "claimed").await, "worker").to_owned();
+    let still = deployment.worker_named(&first);
+    deployment.workers[still].signal(Signal::STOP);
+    let files = format!("/jobs/{job}/files/made");
+    let answer = client.get(&files).await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.json::<Value>().await.unwrap()["code"], "sandbox_unreachable");
+    client.wait_for_step(&job, "step.output", 3).await;
+    assert_eq!(client.get(&files).await.text().await.unwrap(), "one\n");
+    deployment.workers[still].signal(Signal::CONT);
+    client.cancel(&job).await;
+    client.wait_for_end(&job).await;
+    deployment.until_nothing_is_left(&[job]).await;
+    deployment.stop();
 }
 
 /// The port that workers have for servers gives nothing to those who do not know the secret.

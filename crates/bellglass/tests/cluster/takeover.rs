@@ -1,12 +1,13 @@
 //! What happens to jobs whose worker dies, stands still, or is told to stop.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
+use jiff::{SignedDuration, Timestamp};
+use reqwest::{Response, StatusCode};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::deployment::{Deployment, until};
+use crate::deployment::{Deployment, Detour, until};
 use crate::support::host;
 use crate::support::{Client, archive, shell, text, wait_for_go};
 use crate::verdict::judge;
@@ -19,10 +20,20 @@ fn waiting_job() -> Value {
 
 /// Waits until another worker than `before` has claimed the job; says which.
 async fn taken_from(client: &Client, job: &str, before: &str) -> String {
-    let mut events = client.events(job).await;
-    let is_taken = |event: &Value| event["type"] == "claimed" && event["worker"] != before;
-    text(&events.until(is_taken).await, "worker").to_owned()
+    text(&claim_after(client, job, before).await, "worker").to_owned()
 }
+
+/// The event by which another worker than `before` claimed the job.
+async fn claim_after(client: &Client, job: &str, before: &str) -> Value {
+    let mut events = client.events(job).await;
+    events.until(|event| event["type"] == "claimed" && event["worker"] != before).await
+}
+
+/// What is promised with the usual settings, and what a machine that is busy with other tests may add to it.
+const TAKEN_OVER_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+const GONE_WITHIN: SignedDuration = SignedDuration::from_secs(30);
+const BUSY_WITH_OTHERS: [SignedDuration; 2] =
+    [SignedDuration::from_secs(5), SignedDuration::from_secs(10)];
 
 /// Lets a job go on that waits, wherever its sandbox is by then, and waits for its end.
 async fn let_go(client: &Client, job: &str) -> Value {
@@ -57,18 +68,21 @@ async fn a_job_of_a_dead_worker_goes_on_with_another_from_its_last_checkpoint() 
     client.wait_for_step(&job, "step.started", 2).await;
     let first = holder(&client, &job).await;
     let dead = deployment.worker_named(&first);
+    let killed = Timestamp::now();
     deployment.workers[dead].kill();
-    let killed = Instant::now();
-    taken_from(&client, &job, &first).await;
-    // How soon depends on the machine too; what the times add up to is tested beside the defaults.
-    eprintln!("taken over after {:?}", killed.elapsed());
+    let claimed = claim_after(&client, &job, &first).await;
+    let claimed: Timestamp = text(&claimed, "at").parse().unwrap();
+    let taken_after = claimed.duration_since(killed);
+    assert!(taken_after <= TAKEN_OVER_WITHIN + BUSY_WITH_OTHERS[0], "{taken_after:?}");
     let mut events = client.events(&job).await;
     events.until(|event| event["type"] == "sandbox.lost").await;
     events.until(|event| event["type"] == "workspace.restored").await;
     events.until(|event| event["type"] == "step.started" && event["n"] == 3).await;
     // Its old sandbox ends by itself.
     one_sandbox_is_left(&job).await;
-    eprintln!("the old sandbox was gone after {:?}", killed.elapsed());
+    let gone_after = Timestamp::now().duration_since(killed);
+    assert!(gone_after <= GONE_WITHIN + BUSY_WITH_OTHERS[1], "{gone_after:?}");
+    eprintln!("taken over after {taken_after:?}; the old sandbox was gone after {gone_after:?}");
     let ended = let_go(&client, &job).await;
     assert_eq!(ended["status"], "completed", "{ended:#}");
     assert_eq!(archive::text(&mut client.archive(&job).await, "count"), "once\n");
@@ -98,6 +112,88 @@ async fn a_worker_that_stood_still_does_no_harm_when_it_wakes_up() {
     assert_eq!(ended["status"], "completed", "{ended:#}");
     assert_eq!(archive::text(&mut client.archive(&job).await, "count"), "once\n");
     deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+/// It has a sandbox of the job's name, but that one lacks what another worker has done since.
+#[tokio::test]
+async fn a_worker_that_gets_its_job_back_goes_on_from_what_others_did_meanwhile() {
+    let mut deployment = Deployment::start(1, 2, "lease = 2\nsweep = 60\ngrace = 1\n");
+    let client = deployment.servers[0].client.clone();
+    let steps =
+        [shell("echo 1 > f1"), wait_for_go(), shell("echo 3 > f3"), wait_for_go(), shell("cat f*")];
+    let job = client.submit(&json!({ "steps": steps })).await;
+    client.wait_for_step(&job, "step.output", 2).await;
+    let first = holder(&client, &job).await;
+    let still = deployment.worker_named(&first);
+    deployment.workers[still].signal(Signal::STOP);
+    let second = taken_from(&client, &job, &first).await;
+    client.wait_for_step(&job, "step.output", 4).await;
+    let told = deployment.worker_named(&second);
+    deployment.workers[told].stop();
+    deployment.workers[still].signal(Signal::CONT);
+    let ended = client.wait_for_end(&job).await;
+    assert_eq!(ended["status"], "completed", "{ended:#}");
+    assert_eq!(ended["failed_steps"], json!([2, 4]), "{ended:#}");
+    assert_eq!(ended["steps"][4]["stdout"], "1\n3\n", "{ended:#}");
+    let mut zip = client.archive(&job).await;
+    assert_eq!(["f1", "f3"].map(|name| archive::text(&mut zip, name)), ["1\n", "3\n"]);
+    deployment.start_worker(told);
+    deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+/// It cannot tell this from a database that is away, so it keeps its sandbox; but it writes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_alone_is_cut_off_does_no_harm() {
+    let mut deployment = Deployment::start(1, 0, "lease = 4\nsweep = 60\n");
+    let way = Detour::to(&deployment.database);
+    deployment.add_worker(Some(&way));
+    let client = deployment.servers[0].client.clone();
+    let job = client.submit(&waiting_job()).await;
+    client.wait_for_step(&job, "step.output", 2).await;
+    let first = holder(&client, &job).await;
+    deployment.add_worker(None);
+    way.cut();
+    taken_from(&client, &job, &first).await;
+    client.wait_for_step(&job, "step.output", 3).await;
+    way.mend();
+    // It hears that the job is another's, and ends its sandbox at once.
+    one_sandbox_is_left(&job).await;
+    let ended = let_go(&client, &job).await;
+    assert_eq!(ended["status"], "completed", "{ended:#}");
+    assert_eq!(ended["generation"], 2);
+    assert_eq!(archive::text(&mut client.archive(&job).await, "count"), "once\n");
+    deployment.until_nothing_is_left(std::slice::from_ref(&job)).await;
+    deployment.stop();
+    judge(&deployment, &[job]).await;
+}
+
+#[tokio::test]
+async fn while_the_database_is_away_every_server_says_so_and_does_nothing_later() {
+    let mut deployment = Deployment::start(1, 1, "");
+    let client = deployment.servers[0].client.clone();
+    let job = client.submit(&waiting_job()).await;
+    client.wait_for_step(&job, "step.output", 2).await;
+    deployment.database.stop("fast");
+    let late = json!({ "steps": [shell("true")] }).to_string();
+    let (status, cancel) = (format!("/status/{job}"), format!("/jobs/{job}/cancel"));
+    let answers =
+        tokio::join!(client.get(&status), client.post("/schedule", late), client.post(&cancel, ""));
+    for answer in <[Response; 3]>::from(answers) {
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let problem: Value = answer.json().await.unwrap();
+        assert_eq!(text(&problem, "code"), "store_unavailable", "{problem:#}");
+    }
+    deployment.database.start_again();
+    let ended = let_go(&client, &job).await;
+    assert_eq!(
+        (&ended["status"], &ended["cancel_requested"]),
+        (&json!("completed"), &json!(false))
+    );
+    assert_eq!(client.json("/jobs").await["jobs"].as_array().unwrap().len(), 1);
     deployment.stop();
     judge(&deployment, &[job]).await;
 }

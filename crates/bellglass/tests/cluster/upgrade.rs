@@ -150,6 +150,24 @@ async fn a_worker_that_cannot_read_where_a_job_stands_hands_it_back() {
     is_shown(&client, &job, "running").await;
 }
 
+/// Though nobody said that it needs something new, nor can anybody here see what it is.
+#[tokio::test]
+async fn a_job_that_cannot_be_read_is_handed_back_once_and_can_be_cancelled() {
+    let deployment = Deployment::start(1, 1, "");
+    let client = deployment.servers[0].client.clone();
+    let mut newer = NewerProgram::start(&deployment).await;
+    let mut spec = newer_job();
+    spec["isolation"] = json!("far side of the moon");
+    let job = newer.schedule(spec, 0).await;
+    assert_eq!(client.wait_for(&job, "released").await["generation"], 1);
+    is_left_to_newer(&client, &mut newer, &job).await;
+    assert_eq!(client.cancel(&job).await["status"], "cancelled");
+    let kinds: Vec<Value> =
+        client.log(&job).await.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = kinds.iter().map(|event| text(event, "type")).collect();
+    assert_eq!(kinds, ["scheduled", "claimed", "released", "cancel.requested", "finished"]);
+}
+
 /// Whether no worker of this version takes a job up that it let go of, though it is nobody's.
 async fn is_left_to_newer(client: &Client, newer: &mut NewerProgram, job: &str) {
     assert_eq!(newer.needed(job).await, Some(1));

@@ -356,3 +356,27 @@ fn a_server_whose_log_nobody_reads_still_ends_when_it_is_told_to() {
     signal(process.id() as i32, Signal::TERM);
     assert!(process.wait().unwrap().success());
 }
+
+/// A sandbox has more than its share of a processor for a moment, when its guest is late to end a step. Whoever
+/// gave it may not live to take it back.
+#[tokio::test]
+async fn a_share_that_was_not_taken_back_costs_no_sandbox() {
+    let mut server = TestServer::start();
+    let limits = json!({ "cpus": 0.5 });
+    let job = server.submit(&json!({ "steps": [wait_for_go()], "limits": limits })).await;
+    server.wait_for_step(&job, "step.output", 1).await;
+    server.kill();
+    let groups = server.recorded_groups(&job);
+    let files =
+        groups.iter().flat_map(|group| ["cpu.cfs_quota_us", "cpu.max"].map(|it| group.join(it)));
+    let files: Vec<_> = files.filter(|file| file.exists()).collect();
+    assert_eq!(files.len(), 1, "{groups:?}");
+    std::fs::write(&files[0], "100000").unwrap();
+    server.start_again();
+    server.let_go_under_successor(&job).await;
+    let limit = std::fs::read_to_string(&files[0]).unwrap();
+    assert_eq!(limit.split_whitespace().next(), Some("50000"), "{limit}");
+    let done = server.wait_for_end(&job).await;
+    assert_eq!(done["status"], "completed", "{done:#}");
+    assert!(!verified_kinds(&server, &job).await.contains(&"sandbox.lost".to_owned()));
+}

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::levels::has_gvisor;
-use crate::support::{TestServer, archive, shell, step, text};
+use crate::support::hands::{Hands, size_of, with_action};
+use crate::support::{TestServer, archive, shell, step, text, wait_for_go};
 
 fn computer(action: &str, more: Value) -> Value {
     let mut call = json!({ "tool": "computer", "action": action });
@@ -46,33 +47,6 @@ async fn size_of_picture(server: &TestServer, job: &Value, n: usize) -> (u32, u3
 }
 
 const POEM: &str = "Γειά σου Κόσμε, 你好世界, 🎉🦀 naïve café — done";
-
-#[tokio::test]
-async fn any_text_is_typed_exactly_once_into_a_terminal() {
-    let server = TestServer::start();
-    let mut steps = vec![
-        window_of(
-            "xterm -T typing -fa DejaVuSansMono -e 'stty -echo; cat > typed.txt'",
-            "name typing",
-        ),
-        still(),
-        computer("click", json!({ "x": 200, "y": 150 })),
-    ];
-    for _ in 0..10 {
-        steps.push(computer(
-            "type",
-            json!({ "text": format!("{POEM}\nplain 'ASCII' ~!@#$%^&*()_+{{}}|:\"<>?\n") }),
-        ));
-    }
-    steps.push(computer("key", json!({ "keys": "ctrl+d" })));
-    steps.push(shell("until ! pgrep xterm; do sleep 0.05; done"));
-    let job = server.run(&json!({ "desktop": true, "steps": steps })).await;
-    assert_eq!(job["status"], "completed", "{job:#}");
-    assert_all_succeeded(&job);
-    let mut archive = server.archive(text(&job, "job_id")).await;
-    let expected = format!("{POEM}\nplain 'ASCII' ~!@#$%^&*()_+{{}}|:\"<>?\n").repeat(10);
-    assert_eq!(archive::text(&mut archive, "typed.txt"), expected);
-}
 
 #[tokio::test]
 async fn screenshots_windows_menus_and_the_clipboard_work() {
@@ -328,6 +302,119 @@ async fn the_pointer_of_a_seized_screen_moves_when_it_is_let_go() {
         "{job:#}"
     );
     assert_eq!(text(step(&job, 6), "output"), "the pointer is at 50,60", "{job:#}");
+}
+
+#[tokio::test]
+async fn a_seized_screen_leaves_hands_for_everything_else() {
+    let server = TestServer::start();
+    let files = json!([{ "path": "seize.py", "content": SEIZE }]);
+    let hands = Hands::start(&server, json!({ "desktop": true, "files": files })).await;
+    hands
+        .shell("setsid python3 seize.py >/dev/null 2>&1 & until [ -e seized ]; do sleep 0.01; done")
+        .await;
+    // More than the guest has threads, each of which could be kept until the screen is let go.
+    for _ in 0..9 {
+        let call = || hands.call("computer", with_action("cursor", json!({ "timeout": 0.1 })));
+        let late = futures::future::join_all((0..8).map(|_| call())).await;
+        assert!(late.iter().all(|late| late.text.contains("timed_out")), "{late:?}");
+    }
+    let listed = hands.succeed("list_files", json!({})).await;
+    assert!(listed.contains("seize.py"), "{listed}");
+    hands.succeed("list_ports", json!({})).await;
+    hands.shell("touch enough; while pgrep -f 'seize[.]py' >/dev/null; do sleep 0.01; done").await;
+    hands.computer("cursor", json!({})).await;
+    hands.end().await;
+}
+
+#[tokio::test]
+async fn what_others_look_at_does_not_move_what_the_job_points_at() {
+    let server = TestServer::start();
+    let steps = [
+        computer("screenshot", json!({ "max_width": 640 })),
+        wait_for_go(),
+        computer("move", json!({ "x": 100, "y": 50 })),
+        json!({ "tool": "xdot", "command": "getmouselocation" }),
+    ];
+    let job = server.submit(&json!({ "desktop": true, "steps": steps })).await;
+    server.wait_for_step(&job, "step.started", 2).await;
+    let hands = Hands::beside(&server, &job);
+    let region = json!({ "x": 500, "y": 400, "width": 100, "height": 100 });
+    let shot = hands.computer("screenshot", json!({ "region": region })).await;
+    assert!(shot.starts_with("screenshot 1: 100x100 pixels"), "{shot}");
+    hands.computer("move", json!({ "x": 7, "y": 9 })).await;
+    let place = hands.succeed("xdot", json!({ "command": "getmouselocation" })).await;
+    assert!(place.starts_with("x:507 y:409 "), "{place}");
+    let job = hands.end().await;
+    assert_all_succeeded(&job);
+    // Of its own picture, which is half as large as the screen.
+    assert!(text(step(&job, 4), "stdout").starts_with("x:201 y:101 "), "{:#}", step(&job, 4));
+}
+
+/// Gives the screen another size, as programs can that want all of it.
+const RESIZE: &str = r#"
+import socket, struct, sys
+wanted = tuple(map(int, sys.argv[1:]))
+screen = socket.socket(socket.AF_UNIX)
+screen.connect('/tmp/.X11-unix/X0')
+def read(length):
+    data = b''
+    while len(data) < length:
+        data += screen.recv(length - len(data))
+    return data
+def ask(request):
+    screen.sendall(request)
+    head = read(32)
+    assert head[0] == 1, head
+    return head + read(4 * struct.unpack('<I', head[4:8])[0])
+screen.sendall(struct.pack('<BxHHHHxx', ord('l'), 11, 0, 0, 0))
+about = read(4 * struct.unpack('<H', read(8)[6:8])[0])
+vendor, formats = struct.unpack('<H', about[16:18])[0], about[21]
+root = about[32 + (vendor + 3) // 4 * 4 + 8 * formats:][:4]
+randr = ask(struct.pack('<BxHHxx', 98, 4, 5) + b'RANDR\0\0\0')[9]
+ask(struct.pack('<BBHII', randr, 0, 3, 1, 1))
+info = ask(struct.pack('<BBH', randr, 5, 2) + root)
+count = struct.unpack('<H', info[20:22])[0]
+sizes = [struct.unpack('<HH', info[32 + 8 * n:36 + 8 * n]) for n in range(count)]
+change = root + struct.pack('<I', 0) + info[16:20] + struct.pack('<HHHxx', sizes.index(wanted), 1, 0)
+assert ask(struct.pack('<BBH', randr, 2, 6) + change)[1] == 0
+"#;
+
+#[tokio::test]
+async fn a_screen_that_programs_make_smaller_and_larger_is_shown_as_it_is() {
+    let server = TestServer::start();
+    let files = json!([{ "path": "resize.py", "content": RESIZE }]);
+    let steps = [
+        shell("python3 resize.py 800 600"),
+        computer("screenshot", json!({})),
+        shell("python3 resize.py 1600 1200"),
+        computer("screenshot", json!({})),
+    ];
+    let screen = json!({ "width": 1000, "height": 700 });
+    let job = server.run(&json!({ "desktop": screen, "files": files, "steps": steps })).await;
+    assert_all_succeeded(&job);
+    assert_eq!(size_of_picture(&server, &job, 2).await, (800, 600));
+    assert_eq!(size_of_picture(&server, &job, 4).await, (1600, 1200));
+    let mut archive = server.archive(text(&job, "job_id")).await;
+    assert_eq!(size_of(&archive::content(&mut archive, "desktop.png")), (1600, 1200));
+}
+
+#[tokio::test]
+async fn the_file_manager_shows_the_workspace() {
+    let server = TestServer::start();
+    let files = json!([{ "path": "hats/bowler.txt", "content": "round" }]);
+    let hands = Hands::start(&server, json!({ "desktop": true, "files": files })).await;
+    let open = window_of("pcmanfm /workspace/hats", "class pcmanfm");
+    hands.shell(text(&open, "command")).await;
+    hands.still().await;
+    let windows = hands.computer("windows", json!({})).await;
+    let line = windows.lines().find(|line| line.contains("(Pcmanfm)")).expect(&windows);
+    assert!(line.contains("\"hats\"") && line.ends_with(", active"), "{line}");
+    let id: u32 = line.split(' ').next().unwrap().parse().unwrap();
+    let shot = hands.call("computer", with_action("screenshot", json!({ "window": id }))).await;
+    let picture = image::load_from_memory(&shot.pictures[0]).unwrap().to_rgb8();
+    let colours: std::collections::HashSet<_> = picture.pixels().map(|pixel| pixel.0).collect();
+    assert!(colours.len() > 20, "it shows nothing: {colours:?}");
+    hands.end().await;
 }
 
 #[tokio::test]

@@ -108,5 +108,12 @@ async fn a_web_form_is_filled() {
     let job = run(&server, "web-form").await;
     let said = text(step(&job, 7), "output");
     assert_eq!(said, "Ada Λόβλεϊς 🎩 was here on 2026-12-24 and will come again");
-    assert!(is_picture(step(&job, 8)), "{job:#}");
+    assert!(is_picture(step(&job, 9)), "{job:#}");
+    let mut archive = server.archive(text(&job, "job_id")).await;
+    let book = archive::text(&mut archive, "downloads/guest-book.html");
+    assert!(book.contains("<h1>Guest book</h1>") && book.contains(said), "{book}");
+    let screen = archive::content(&mut archive, "desktop.png");
+    let screen = image::load_from_memory(&screen).unwrap().to_rgb8();
+    let colours: std::collections::HashSet<_> = screen.pixels().map(|pixel| pixel.0).collect();
+    assert!(colours.len() > 20, "it shows nothing: {colours:?}");
 }

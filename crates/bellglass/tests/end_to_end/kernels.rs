@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::levels::has_gvisor;
-use crate::support::{TestServer, archive, step, text};
+use crate::support::{TestServer, archive, shell, step, text};
 
 fn python(code: &str) -> Value {
     json!({ "tool": "python", "code": code })
@@ -262,6 +262,41 @@ async fn typescript_gives_rich_results() {
     }
     assert_eq!(step(&job, 1)["stdout"], "a table\n", "{:#}", step(&job, 1));
     assert_eq!(step(&job, 2)["stdout"], "a pixel\n", "{:#}", step(&job, 2));
+}
+
+/// A program may be stopped as by ctrl-z. Its kernel then takes no more than its socket holds.
+#[tokio::test]
+async fn a_kernel_that_stands_still_keeps_no_call_longer_than_its_time() {
+    let server = TestServer::start();
+    // It answers first, and stops then.
+    let stop = "import os, signal, threading\nkept = 7\n\
+                threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGSTOP)).start()";
+    let stopped = shell(
+        "until grep -q 'State:.T' /proc/$(pgrep -of 'ipykernel[_]launcher')/status; do sleep 0.05; done",
+    );
+    let long = format!("long = '{}'", "x".repeat(1_000_000));
+    let job = server
+        .run(&json!({ "steps": [
+            python(stop),
+            stopped,
+            with(python("6 * 7"), "timeout", 1),
+            python("kept"),
+            python(stop),
+            stopped,
+            with(python(&long), "timeout", 1),
+            python("'kept' in globals()"),
+        ]}))
+        .await;
+    assert_succeeded(&job, [1, 2, 4, 5, 6, 8]);
+    let late = step(&job, 3);
+    assert_eq!(text(late, "status"), "timed_out", "{late:#}");
+    assert_eq!(text(&late["error"], "code"), "timed_out", "{late:#}");
+    assert_eq!(step(&job, 4)["stdout"], "7\n", "{:#}", step(&job, 4));
+    let lost = step(&job, 7);
+    assert_eq!(text(lost, "status"), "timed_out", "{lost:#}");
+    assert_eq!(text(&lost["error"], "code"), "kernel_restarted", "{lost:#}");
+    assert!(text(&lost["error"], "message").contains("did not take the code"), "{lost:#}");
+    assert_eq!(step(&job, 8)["stdout"], "False\n", "{:#}", step(&job, 8));
 }
 
 /// Deno's kernel has ports, which any program of the sandbox may have taken when it starts anew.

@@ -32,6 +32,9 @@ for line in sys.stdin:
             send({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
         elif name == "flood":
             send({"id": id, "result": {"content": [{"type": "text", "text": "x" * 600000}]}})
+        called = id
+    elif method == "notifications/cancelled":
+        with open("cancelled.txt", "w") as file: file.write(str(message["params"]["requestId"] == called))
 "#;
 
 /// A PNG of one dot.
@@ -61,6 +64,7 @@ async fn a_server_in_the_sandbox_offers_its_tools() {
         say("mcp__tools__shout", json!({ "word": "hi" })),
         say("mcp__tools__flood", json!({})),
         say("mcp__tools__sleep", json!({})),
+        say("mcp__tools__shout", json!({ "word": "still here" })),
         Reply::Say(Said::finish("ok")),
     ])
     .await;
@@ -80,6 +84,10 @@ async fn a_server_in_the_sandbox_offers_its_tools() {
     assert!(text(&answers[1], "output").len() < 300_000);
     assert_eq!(answers[2]["failed"], true);
     assert!(text(&answers[2], "output").contains("did not answer in 5 s"), "{:#}", answers[2]);
+    // The server heard that the call is not waited for, and goes on with others.
+    assert!(text(&answers[3], "output").starts_with("STILL HERE"), "{:#}", answers[3]);
+    let mut result = server.archive(text(&job, "job_id")).await;
+    assert_eq!(archive::text(&mut result, "cancelled.txt"), "True");
     let asked = &model.asked()[0].body;
     let tools: Vec<&str> = asked["tools"]
         .as_array()

@@ -1,12 +1,14 @@
 //! The one way out of a sandbox: what a policy allows is reached, all else is refused and recorded.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::support::{Options, TestServer, shell, step};
+use crate::support::{Options, TestServer, python, shell, step};
 
 /// A server on the host's loopback. It says hello and remembers what it was asked.
 struct Host {
@@ -179,4 +181,102 @@ async fn garbage_harms_nobody_but_its_sender() {
     assert_eq!(job["status"], "completed");
     assert!(step(&job, 3)["stdout"].as_str().unwrap().starts_with("HTTP/1.1 400"));
     assert_eq!(step(&job, 6)["stdout"], "hello\n", "{}", step(&job, 6));
+}
+
+/// A server that says nothing and never closes, whatever its clients do.
+async fn deaf_server() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+/// Python that has a tunnel to this port of the host's loopback in `s`, through which it has sent four bytes.
+fn tunnel(port: u16) -> String {
+    format!(
+        "import socket, struct, time\n\
+         def tunnel():\n\
+         \x20   s = socket.create_connection(('127.0.0.1', 3128))\n\
+         \x20   s.sendall(b'CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')\n\
+         \x20   assert s.recv(100).split()[1] == b'200'\n\
+         \x20   s.sendall(b'sent')\n\
+         \x20   return s\n"
+    )
+}
+
+/// Waits until nobody has the other end of a connection any more.
+async fn wait_until_gone(mut connection: TcpStream) {
+    while connection.write_all(b"x").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_whose_server_never_closes_ends_with_its_job_and_is_recorded() {
+    let server = trusting_server();
+    let (listener, port) = deaf_server().await;
+    let place = format!("127.0.0.1:{port}");
+    let code = format!("{}tunnel().close()", tunnel(port));
+    let body = json!({ "network": { "allow": [place] }, "steps": [python(&code)] });
+    let job = server.submit(&body).await;
+    let (mut far, _) = listener.accept().await.unwrap();
+    let mut sent = Vec::new();
+    far.read_to_end(&mut sent).await.unwrap();
+    assert_eq!(sent, b"sent");
+    let done = server.wait_for_end(&job).await;
+    assert_eq!(done["status"], "completed", "{done:#}");
+    let here = ("127.0.0.1".to_owned(), u64::from(port), "allowed".to_owned());
+    assert_eq!(connections(&server, &done).await, [here]);
+    wait_until_gone(far).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_open_when_the_server_is_stopped_is_recorded() {
+    let mut server = trusting_server();
+    let (listener, port) = deaf_server().await;
+    let place = format!("127.0.0.1:{port}");
+    let code = format!("{}s = tunnel()\nwhile True: time.sleep(1)", tunnel(port));
+    let body = json!({ "network": { "allow": [place] }, "steps": [python(&code)] });
+    let job = server.submit(&body).await;
+    let (mut far, _) = listener.accept().await.unwrap();
+    let mut sent = [0; 4];
+    far.read_exact(&mut sent).await.unwrap();
+    assert!(server.stop().success());
+    wait_until_gone(far).await;
+    server.start_again();
+    let here = ("127.0.0.1".to_owned(), u64::from(port), "allowed".to_owned());
+    assert_eq!(connections(&server, &json!({ "job_id": job })).await, [here]);
+    server.cancel(&job).await;
+    server.wait_for_end(&job).await;
+}
+
+/// More of them than one wire has room for: what is left of each must go with it.
+#[tokio::test]
+async fn connections_that_are_broken_off_cost_nobody_the_sandbox() {
+    let server = trusting_server();
+    let (listener, port) = deaf_server().await;
+    let place = format!("127.0.0.1:{port}");
+    let accepting = AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            held.push(connection);
+        }
+    }));
+    let code = format!(
+        "{}for _ in range(400):\n\
+         \x20   s = tunnel()\n\
+         \x20   s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n\
+         \x20   s.close()",
+        tunnel(port)
+    );
+    let steps = [python(&code), shell("echo still here")];
+    let done = server.run(&json!({ "network": { "allow": [place] }, "steps": steps })).await;
+    assert_eq!(done["status"], "completed", "{done:#}");
+    assert_eq!(step(&done, 2)["stdout"], "still here\n");
+    drop(accepting);
+    let log = server.log(done["job_id"].as_str().unwrap()).await;
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let connections = events.filter(|event| event["type"] == "network.connection");
+    let counted: u64 = connections.map(|event| event["count"].as_u64().unwrap_or(1)).sum();
+    assert_eq!(counted, 400);
+    assert!(!log.contains("sandbox.lost"), "{log}");
 }

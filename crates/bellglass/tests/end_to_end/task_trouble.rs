@@ -81,11 +81,23 @@ async fn a_plan_is_changed_by_words_and_shown_again() {
 async fn every_kind_of_circle_ends_after_one_warning() {
     let in_turn = |n: usize| shell(if n.is_multiple_of(2) { "echo left" } else { "echo right" });
     let wrong = |_| say("shell", json!({ "comand": "ls" }));
+    let wrong_in_turn =
+        |n: usize| if n.is_multiple_of(2) { wrong(n) } else { shell("echo between") };
+    let wrong_differently = |n: usize| match n % 3 {
+        0 => wrong(n),
+        1 => say("teleport", json!({ "to": "the moon" })),
+        _ => say("read_file", json!({ "file": "a" })),
+    };
+    // Nothing changes but the time.
+    let timed = |_| shell("echo passed in 0.$(date +%N)s");
     let silent = |_| Reply::Say(Said::text(""));
     let sorry = |_| Reply::Say(Said::text("I am sorry, I apologize. Let me try that again."));
-    let scripts: [(&str, Vec<Reply>); 4] = [
+    let scripts: [(&str, Vec<Reply>); 7] = [
         ("alternating", (0..40).map(in_turn).collect()),
         ("wrong arguments", (0..40).map(wrong).collect()),
+        ("wrong in turn", (0..40).map(wrong_in_turn).collect()),
+        ("wrong differently", (0..40).map(wrong_differently).collect()),
+        ("another time", (0..60).map(timed).collect()),
         ("nothing said", (0..40).map(silent).collect()),
         ("apologies", (0..40).map(sorry).collect()),
     ];

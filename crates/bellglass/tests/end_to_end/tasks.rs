@@ -401,6 +401,35 @@ async fn a_long_conversation_is_made_smaller_and_nothing_is_lost() {
     assert_eq!(before.take(), at_that_time);
 }
 
+/// Results too short to be cut, so that nothing but a summary helps.
+#[tokio::test]
+async fn a_summary_that_the_model_writes_is_what_it_goes_on_with() {
+    let words = "WE LISTED MANY THINGS AND THE SECRET WORD IS XYLOPHONE";
+    let some = |n: usize| {
+        let calls = (0..12).fold(Said::default(), |said, at| {
+            let command = format!("echo thing {n} {at}; seq -s ' ' 100 400");
+            said.and_call("shell", json!({ "command": command }))
+        });
+        Reply::Say(calls)
+    };
+    let model = Scripted::start((0..6).map(some).chain([finish()])).await;
+    model.answer_aside(Said { usage: Some((3000, 0, 30)), ..Said::text(words) });
+    let server = server_with(&model, "[model]\ncontext_tokens = 40000\n");
+    let job = server.run(&json!({ "task": "List much." })).await;
+    assert_eq!(job["status"], "completed", "{:#}", job["error"]);
+    let asked = model.asked();
+    let at = asked.iter().position(|asked| asked.body["tools"].is_null()).expect("a summary");
+    let shown = asked[at].body["messages"].to_string();
+    assert!(shown.contains("thing 0 0") && !shown.contains(words), "{shown}");
+    let next = &asked[at + 1].body["messages"];
+    let note = text(&next[2], "content");
+    assert!(note.starts_with("[Summary of what happened") && note.ends_with(words), "{next:#}");
+    assert!(!next.to_string().contains("thing 0 0"), "{next:#}");
+    let compacted = events(&server, &job, "context.compacted").await;
+    assert_eq!(compacted[0]["compaction"]["summary"]["text"], words);
+    assert_eq!(compacted[0]["compaction"]["summary"]["usage"]["input"], 3000);
+}
+
 #[tokio::test]
 async fn the_history_can_be_searched_and_read_again() {
     let model = Scripted::start([
@@ -420,7 +449,8 @@ async fn the_history_can_be_searched_and_read_again() {
     assert_eq!(job["status"], "completed", "{:#}", job["error"]);
     let answers = events(&server, &job, "tool.answered").await;
     let outputs: Vec<&str> = answers.iter().map(|event| text(event, "output")).collect();
-    assert!(outputs[0].contains("xylophone"), "{}", outputs[0]);
+    // What is looked for is in the result, and not in the question.
+    assert!(outputs[0].lines().next().unwrap().contains("is xylophone"), "{}", outputs[0]);
     assert_eq!(outputs[1], "9999\n10000\n[lines 10000 to 10001 of 20001]");
     assert!(outputs[2].starts_with("[entry 1] the task: Remember."), "{}", outputs[2]);
     assert_eq!(outputs[3], "short words\nmore\n[lines 1 to 2 of 2]");

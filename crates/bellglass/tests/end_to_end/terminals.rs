@@ -133,6 +133,11 @@ fn wedges() -> Vec<Value> {
             "(setsid sleep infinity &); nohup sh -c 'sleep infinity & sleep infinity' & disown -a",
         ),
         typed("(setsid sh -c 'exec <&- >&- 2>&-; sleep infinity' &); echo still here"),
+        // Editors that nobody types into.
+        timed("vim note.txt"),
+        typed("echo still here"),
+        timed("nano note.txt"),
+        typed("echo still here"),
     ]
 }
 
@@ -147,14 +152,14 @@ async fn nothing_wedges_a_session() {
     assert!(!text(step(&job, 2), "output").contains("secret"), "{:#}", step(&job, 2));
     assert_eq!(text(step(&job, 4), "status"), "failed", "{:#}", step(&job, 4));
     assert!(text(step(&job, 4), "stdout").contains("su: "), "{:#}", step(&job, 4));
-    for n in [5, 7, 9] {
+    for n in [5, 7, 9, 21, 23] {
         assert_eq!(text(step(&job, n), "status"), "timed_out", "{:#}", step(&job, n));
     }
     assert!(text(step(&job, 9), "stdout").starts_with("y\ny\n"), "{:#}", step(&job, 9));
     assert_eq!(step(&job, 11)["output_bytes"], 100_000_000);
     assert_eq!(step(&job, 13)["stdout"], "a\u{fffd}\u{fffd}\u{0}b\u{fffd}\n");
     assert!(step(&job, 14)["output_bytes"].as_u64().unwrap() > 2_000_000, "{:#}", step(&job, 14));
-    for n in [6, 8, 10, 12, 15, 18, 20] {
+    for n in [6, 8, 10, 12, 15, 18, 20, 22, 24] {
         let alive = step(&job, n);
         assert!(text(alive, "stdout").ends_with("still here\n"), "{alive:#}");
         assert_eq!(text(alive, "status"), "succeeded", "{alive:#}");
@@ -211,6 +216,27 @@ async fn a_server_is_found_on_any_address_of_the_sandbox() {
     assert!(ports.contains("8124  127.0.0.2  python3"), "{ports}");
 }
 
+#[tokio::test]
+async fn a_server_in_the_background_is_waited_for() {
+    let server = TestServer::start();
+    let steps = [
+        until(
+            "(sleep 1; exec python3 -m http.server 8125) >/dev/null 2>&1 &",
+            json!({ "port": 8125 }),
+        ),
+        json!({ "tool": "shell", "command": "curl -s -o /dev/null -w '%{http_code}' 127.0.0.1:8125" }),
+        json!({ "tool": "wait_for", "session": "main", "until": { "port": 8125 } }),
+        until("(sleep 1; echo IT IS RE\"\"ADY) &", json!({ "pattern": "READY" })),
+        until("kill %1; wait", json!({ "pattern": "never said" })),
+        typed("echo still here"),
+    ];
+    let job = server.run(&json!({ "steps": steps })).await;
+    assert_eq!(job["failed_steps"], json!([5]), "{job:#}");
+    assert_eq!(text(step(&job, 2), "stdout"), "200", "{:#}", step(&job, 2));
+    assert!(text(step(&job, 4), "stdout").contains("IT IS READY\n"), "{:#}", step(&job, 4));
+    assert_eq!(text(&step(&job, 5)["error"], "code"), "ended_first", "{:#}", step(&job, 5));
+}
+
 /// The same where there is no terminal: nobody can be asked, and nothing is waited for.
 #[tokio::test]
 async fn nothing_wedges_a_step_without_a_session() {
@@ -231,6 +257,11 @@ async fn nothing_wedges_a_step_without_a_session() {
             timed("echo begun; sleep infinity"),
             timed("yes"),
             timed("trap '' INT TERM HUP; (setsid sleep infinity) & sleep infinity"),
+            timed("vim note.txt"),
+            // Editors that are content with a terminal that is none.
+            timed("script -qec 'vim note.txt' /dev/null"),
+            timed("script -qec 'nano note.txt' /dev/null"),
+            plain("nano note.txt"),
             plain("echo still here"),
         ], "limits": { "output": "200MB", "total_output": "1GB" } }))
         .await;
@@ -243,12 +274,13 @@ async fn nothing_wedges_a_step_without_a_session() {
     assert_eq!(step(&job, 7)["stdout"], "a\u{fffd}\u{fffd}\u{0}b\u{fffd}\n");
     assert_eq!(step(&job, 8)["exit_code"], 0, "{:#}", step(&job, 8));
     assert_eq!(step(&job, 9)["stdout"], "left behind\n", "{:#}", step(&job, 9));
-    for (n, begins) in [(10, "begun\n"), (11, "y\ny\n"), (12, "")] {
+    for (n, begins) in [(10, "begun\n"), (11, "y\ny\n"), (12, ""), (13, ""), (14, ""), (15, "")] {
         let late = step(&job, n);
         assert_eq!(text(late, "status"), "timed_out", "{late:#}");
         assert!(text(late, "stdout").starts_with(begins), "{late:#}");
     }
-    assert_eq!(step(&job, 13)["stdout"], "still here\n", "{:#}", step(&job, 13));
+    assert_eq!(text(step(&job, 16), "status"), "failed", "{:#}", step(&job, 16));
+    assert_eq!(step(&job, 17)["stdout"], "still here\n", "{:#}", step(&job, 17));
 }
 
 #[tokio::test]

@@ -239,7 +239,7 @@ async fn a_forked_task_knows_what_was_said_until_then_and_hears_something_new() 
     assert!(last.contains("\nCount backwards.\n"), "{last}");
     // What was said in the other job is found under the numbers that the model knows.
     let found = messages(&model, 5).last().unwrap().1.clone();
-    let entry = found.lines().find(|line| line.contains("the-first-output")).unwrap().to_owned();
+    let entry = found.lines().find(|line| line.contains("THE-FIRST-OUTPUT")).unwrap().to_owned();
     assert!(entry.starts_with("entry "), "{found}");
     assert!(messages(&model, 6).last().unwrap().1.contains("THE-FIRST-OUTPUT"));
 }

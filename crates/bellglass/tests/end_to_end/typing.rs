@@ -45,6 +45,22 @@ async fn what_is_typed_into_a_terminal_arrives_in_its_order_while_a_viewer_follo
     hands.end().await;
 }
 
+/// A hundred texts, of which a single wrong letter fails.
+#[tokio::test]
+async fn any_text_is_typed_exactly_once_into_a_terminal() {
+    let server = TestServer::start();
+    let hands = Hands::start(&server, json!({ "desktop": true })).await;
+    terminal_that_writes(&hands, "typed").await;
+    let text =
+        "Γειά σου Κόσμε, 你好世界, 🎉🦀 naïve café — done\nplain 'ASCII' ~!@#$%^&*()_+{}|:\"<>?\n";
+    for n in 0..100 {
+        hands.computer("type", json!({ "text": format!("{n} {text}") })).await;
+    }
+    let all: String = (0..100).map(|n| format!("{n} {text}")).collect();
+    assert_eq!(written(&hands, "typed").await, all);
+    hands.end().await;
+}
+
 #[tokio::test]
 async fn what_is_typed_is_the_same_on_another_keyboard_and_with_caps_lock_on() {
     let server = TestServer::start();
@@ -135,5 +151,26 @@ async fn typing_leaves_the_clipboard_as_it_was() {
         return field.value;
     })()";
     assert_eq!(hands.script(all).await, "één ✓from xclip ☂\n");
+    hands.end().await;
+}
+
+#[tokio::test]
+async fn what_nobody_takes_does_not_stay_in_the_clipboard() {
+    let server = TestServer::start();
+    let hands = Hands::start(&server, json!({ "desktop": true })).await;
+    // No window has the keyboard.
+    let lost = json!({ "action": "type", "text": "χαμένο", "timeout": 2 });
+    for owner in ["ours", "another's"] {
+        if owner == "ours" {
+            hands.computer("set_clipboard", json!({ "text": "κράτα με ✂" })).await;
+        } else {
+            hands.shell("printf 'κράτα με ✂' | xclip -selection clipboard").await;
+        }
+        let typed = hands.call("computer", lost.clone()).await;
+        assert!(typed.failed && typed.text.contains("took nothing"), "{owner}: {typed:?}");
+        assert_eq!(hands.computer("get_clipboard", json!({})).await, "κράτα με ✂", "{owner}");
+        assert_eq!(hands.shell("xclip -o -selection clipboard").await, "κράτα με ✂", "{owner}");
+        assert!(hands.call("shell", json!({ "command": "xclip -o" })).await.failed, "{owner}");
+    }
     hands.end().await;
 }

@@ -173,6 +173,9 @@ async fn kernel_modules() {
         ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 115)", "EPERM"),
         ("socket.socket(socket.AF_INET6, socket.SOCK_DGRAM, 115)", "EPERM"),
         ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136)", "EPERM"),
+        ("fcntl.ioctl(socket.socket(), 0x8940, bytes(64))", "EPERM"), // bridges
+        ("fcntl.ioctl(socket.socket(), 0x89a0, bytes(64))", "EPERM"),
+        ("fcntl.ioctl(socket.socket(), 0x8982, bytes(64))", "EPERM"), // tagged networks
         ("call('mount', b'none', b'/tmp', b'squashfs', 0, None)", "EPERM"),
     ];
     assert_refused_to_root_too(&attempts).await;
@@ -217,6 +220,23 @@ async fn swap_quota_and_accounting() {
     let before = setting("hostname");
     assert_refused_to_root_too(&attempts).await;
     assert_eq!(setting("hostname"), before);
+}
+
+/// Memory that no control group counts, where a host has set some aside.
+#[tokio::test]
+async fn huge_pages() {
+    let attempts = [
+        // Private and shared, of the usual size and of 2 MiB by its own flag.
+        ("call('mmap', None, 1 << 21, 3, 0x40022, -1, 0)", "EPERM"),
+        ("call('mmap', None, 1 << 21, 3, 0x40021, -1, 0)", "EPERM"),
+        ("call('mmap', None, 1 << 21, 3, 0x40022 | 21 << 26, -1, 0)", "EPERM"),
+        // Where the guest counts memory, there is none without a file or a process at all.
+        ("call('memfd_create', b'x', 4)", "EPERM|ENOSYS"),
+        ("call('memfd_create', b'x', 4 | 1 | 21 << 26)", "EPERM|ENOSYS"),
+        ("call('shmget', 0, 1 << 21, 0o4000 | 0o1600)", "EPERM|ENOSYS"),
+        ("write('/proc/sys/vm/nr_hugepages', b'8')", "EACCES|EROFS|ENOENT"),
+    ];
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]

@@ -5,7 +5,10 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use serde_json::json;
 
-use crate::attempt::{assert_refused, assert_refused_to_all, assert_refused_to_nested_root, look};
+use crate::attempt::{
+    assert_refused, assert_refused_to_all, assert_refused_to_nested_root,
+    assert_refused_to_root_too, look,
+};
 use crate::support::TestServer;
 
 /// Whether somebody has connected.
@@ -128,7 +131,13 @@ fail()
         // The kernel looks at 32 bits of the protocol.
         ("call('socket', 16, 3, 0x10000000f)", "EPERM"),
     ];
-    assert_refused_to_all(&attempts).await;
+    assert_refused_to_root_too(&attempts).await;
+    // Who is root of a network asks the kernel for nothing there, neither devices nor queues.
+    let make_device =
+        ask(16, "struct.pack('<BxHiII', 0, 0, 0, 0, 0) + struct.pack('<HH8s', 12, 3, b'tap7')");
+    let make_queue = ask(36, "struct.pack('<BxxxiIII', 0, 1, 0, 0xffffffff, 0)");
+    let attempts = [(make_device.as_str(), "EPERM"), (make_queue.as_str(), "EPERM")];
+    assert_refused_to_root_too(&attempts).await;
 }
 
 #[tokio::test]

@@ -14,6 +14,12 @@ pub(super) fn calls() -> Vec<(i64, i32)> {
     vec![(libc::SYS_lgetxattr, libc::EOPNOTSUPP)]
 }
 
+/// Whether the kernel keeps from tools what a process has that must not be traced, also from one of their own user.
+/// gVisor's shows its descriptors.
+pub(super) fn hides_the_untraceable() -> bool {
+    has_openat2()
+}
+
 /// Every kernel of a host that sandboxes run on has it, so on these nothing more is tried.
 fn has_openat2() -> bool {
     // SAFETY: with no structure to read, the call only says that its size is wrong.

@@ -48,6 +48,11 @@ pub(super) fn children_of(supervisor: libc::pid_t) -> Vec<libc::pid_t> {
     children.map(|(pid, _)| *pid).collect()
 }
 
+/// All that lives under a supervisor, in any generation.
+pub(super) fn descendants_of(supervisor: libc::pid_t) -> Vec<libc::pid_t> {
+    Processes::read().descendants(supervisor)
+}
+
 /// Ends all that tools have left running and returns once it is gone, or after a few seconds. Does
 /// nothing unless this is the first process, because only then all others belong to tools.
 pub(super) fn kill_all_tools() {

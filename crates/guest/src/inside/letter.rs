@@ -1,12 +1,13 @@
-//! Memory that is shared with a supervisor which waits for its program, and in which the program is named.
+//! Memory that is shared with whoever waits for a program, and in which the program is named.
 //!
-//! The supervisor is a fork, so the memory lies at the same place for both and may contain pointers into itself.
+//! That is a fork, so the memory lies at the same place for both and may contain pointers into itself.
 
 use std::ffi::CString;
 use std::io;
 use std::ptr::{self, NonNull};
 
-use libc::c_char;
+use libc::{c_char, pid_t};
+use rustix::process::Pid;
 
 use super::process::Texts;
 use super::supervisor::Named;
@@ -16,6 +17,14 @@ const BYTES: usize = 128 << 10;
 
 pub(super) struct Letter {
     start: NonNull<u8>,
+}
+
+/// What lies at its start.
+#[repr(C)]
+struct Head {
+    named: Named,
+    /// Who waits for it.
+    waiting: pid_t,
 }
 
 // SAFETY: the memory belongs to this value alone until it is handed over by an order.
@@ -42,7 +51,24 @@ impl Letter {
 
     /// Where the program is named.
     pub(super) fn named(&self) -> *const Named {
-        self.start.as_ptr().cast_const().cast()
+        // SAFETY: the head lies within the memory.
+        unsafe { &raw const (*self.head()).named }
+    }
+
+    /// Where the process id stands of whoever waits.
+    pub(super) fn waiting(&self) -> *mut pid_t {
+        // SAFETY: as above.
+        unsafe { &raw mut (*self.head()).waiting }
+    }
+
+    /// Who waits for it, once somebody does.
+    pub(super) fn reader(&self) -> Option<Pid> {
+        // SAFETY: the kernel writes it once, whole.
+        Pid::from_raw(unsafe { self.waiting().read_volatile() })
+    }
+
+    fn head(&self) -> *mut Head {
+        self.start.as_ptr().cast()
     }
 
     /// Names the program. Says whether there was room.
@@ -51,12 +77,12 @@ impl Letter {
         let pointers = arguments.len() + environment.len() + 2;
         let all = || [program, folder].into_iter().chain(arguments).chain(environment);
         let bytes: usize = all().map(|text| text.as_bytes_with_nul().len()).sum();
-        let lists = size_of::<Named>();
+        let lists = size_of::<Head>();
         let words = lists + pointers * size_of::<*const c_char>();
         if words + bytes > BYTES {
             return false;
         }
-        // SAFETY: all that is written lies within the memory, by the sum above: the name, then two lists
+        // SAFETY: all that is written lies within the memory, by the sum above: the head, then two lists
         // of pointers, then the texts. Its start is the start of a page, and each part keeps the
         // alignment that the next needs.
         unsafe {
@@ -80,7 +106,8 @@ impl Letter {
                 first
             };
             let (arguments, environment) = (put_list(arguments), put_list(environment));
-            start.cast::<Named>().write(Named { program, arguments, environment, folder });
+            let named = Named { program, arguments, environment, folder };
+            (&raw mut (*start.cast::<Head>()).named).write(named);
         }
         true
     }
@@ -127,7 +154,7 @@ mod tests {
     fn what_was_written_is_read() {
         let mut letter = Letter::new().unwrap();
         // Room for everything else, to the last byte.
-        let words = size_of::<Named>() + 7 * size_of::<usize>();
+        let words = size_of::<Head>() + 7 * size_of::<usize>();
         let most = BYTES - words - "/bin/bash\0/workspace\0bash\0-c\0\0A=1\0\0".len();
         for argument in [0, 1, 4096, most] {
             assert!(letter.write(&texts(argument)), "{argument}");

@@ -28,7 +28,7 @@ mod output;
 mod ports;
 mod probe;
 mod process;
-mod processors;
+pub(crate) mod processors;
 mod reaper;
 mod relay;
 mod run_process;

@@ -148,7 +148,7 @@ fn start_supervisor(
 
 /// A supervisor whose reports nobody has listened to yet.
 pub(super) struct Supervised {
-    pid: Pid,
+    pub(super) pid: Pid,
     pub(super) reports: OwnedFd,
 }
 
@@ -167,12 +167,6 @@ impl Supervised {
         let pid = unsafe { supervisor::start(&plan) }.map_err(io::Error::from_raw_os_error)?;
         let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?;
         Ok(Self { pid, reports })
-    }
-
-    /// Lets it go on if it was stopped.
-    pub(super) fn wake(&self) {
-        // It is a child that nobody has waited for as long as it has said nothing, so the number is its own.
-        let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::CONT);
     }
 
     pub(super) fn watched(self) -> io::Result<Supervisor> {

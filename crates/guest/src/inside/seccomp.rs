@@ -193,6 +193,12 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
     const PASTE_INTO_CONSOLE: u32 = 0x541c;
     // TIOCSETD.
     const SET_LINE_DISCIPLINE: u32 = 0x5423;
+    // SIOCGIFBR and SIOCSIFBR, SIOCBRADDBR and SIOCBRDELBR; SIOCADDDLCI and SIOCDELDLCI; SIOCGIFVLAN and
+    // SIOCSIFVLAN.
+    const BRIDGES_AND_TAGS: [u32; 8] =
+        [0x8940, 0x8941, 0x89a0, 0x89a1, 0x8980, 0x8981, 0x8982, 0x8983];
+    // SHM_HUGETLB.
+    const HUGE_SEGMENT: u32 = 0o4000;
     // The rest of a socket's type are flags.
     const SOCKET_KIND: u32 = 0xf;
     const SOCK_DCCP: libc::c_int = 6;
@@ -229,6 +235,12 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
             is_not(2, libc::NETLINK_SOCK_DIAG),
         ],
     ];
+    if needs.nested_sandboxing {
+        // Root of a network of its own, such as a nested sandbox makes, could else have the kernel make
+        // devices, queues and classifiers there: code with many holes, and modules that it loads for them.
+        // Programs are left without the list of interfaces.
+        socket.push(vec![is(0, libc::AF_NETLINK), is(2, libc::NETLINK_ROUTE)]);
+    }
     // Other kinds than streams and datagrams, and other protocols for these (SCTP, DCCP, L2TP, ...):
     // for them the kernel would load modules of its own accord.
     let of_kind =
@@ -257,13 +269,14 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
     let other = |value| Condition::IsNot { argument: 0, value };
     let personality = vec![vec![other(0), other(QUERY_PERSONALITY)]];
     // Two type into the terminal of somebody else; the third puts seldom used code of the kernel, such as that
-    // of modems, behind a terminal.
-    let terminal = |value| vec![Condition::Is { argument: 1, value }];
-    let ioctl = vec![
-        terminal(TYPE_INTO_TERMINAL),
-        terminal(PASTE_INTO_CONSOLE),
-        terminal(SET_LINE_DISCIPLINE),
-    ];
+    // of modems, behind a terminal. For the others, which make bridges and the like, the kernel loads modules
+    // before it asks who wants them.
+    let request = |value: u32| vec![Condition::Is { argument: 1, value }];
+    let ioctl = [TYPE_INTO_TERMINAL, PASTE_INTO_CONSOLE, SET_LINE_DISCIPLINE]
+        .into_iter()
+        .chain(BRIDGES_AND_TAGS)
+        .map(request)
+        .collect();
 
     // The old tables of packet filters, which are no use on loopback and had many holes. Root of a user
     // namespace, such as a nested sandbox makes, could else replace them (ip, arp and bridge) and look at
@@ -281,6 +294,11 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
     .flat_map(|(level, first)| tables(level, first))
     .collect();
 
+    // Huge pages are counted by no limit on memory. They are the host's, which set them aside for somebody else.
+    let mut mmap = vec![vec![has_flag(3, libc::MAP_HUGETLB as u32)]];
+    let huge_file = vec![vec![has_flag(1, libc::MFD_HUGETLB)]];
+    let huge_segment = vec![vec![has_flag(2, HUGE_SEGMENT)]];
+
     let mut rules = BTreeMap::from([
         (libc::SYS_setsockopt, packet_filters.clone()),
         (libc::SYS_getsockopt, packet_filters),
@@ -295,8 +313,11 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
         // Memory that several processes share and no file holds could not be added up by the guest:
         // it stays when it is unmapped but for one page.
         let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32;
-        rules.insert(libc::SYS_mmap, vec![vec![has_flag(3, shared)]]);
+        mmap.push(vec![has_flag(3, shared)]);
+    } else {
+        rules.extend([(libc::SYS_memfd_create, huge_file), (libc::SYS_shmget, huge_segment)]);
     }
+    rules.insert(libc::SYS_mmap, mmap);
     rules
 }
 

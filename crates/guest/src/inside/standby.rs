@@ -1,6 +1,8 @@
-//! A supervisor that waits for its program: made ahead, so that a command finds it there.
+//! A process that waits for its program, under its supervisor: made ahead and confined, so that a command finds
+//! all there that does not depend on it.
 //!
-//! It is used once. Where it is gone or does not suit, one is made when it is needed.
+//! It is used once. Where it is gone or does not suit, one is made when it is needed. It is a tool's process
+//! already, so tools may end or stop it, as they may each other.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -10,18 +12,19 @@ use std::time::Duration;
 use bellglass_protocol::step::ToolError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::Guest;
 use super::confine::{Confinement, as_the_guest};
 use super::letter::Letter;
 use super::probe::Attempts;
 use super::process::{Command, Outputs, Process, Supervised, Texts, nothing};
-use super::supervisor::{Awaited, Input, Program};
+use super::supervisor::{Awaited, Input, Program, Waiting};
+use super::{Guest, kernel_gaps};
 
 /// How long after a call the next one is made: the call's result goes out first.
 const AFTER_A_CALL: Duration = Duration::from_millis(1);
 
-/// The supervisor that waits, if one does.
+/// Who waits, if somebody does.
 pub(super) struct Standby(Mutex<Option<Spare>>);
 
 impl Standby {
@@ -29,7 +32,7 @@ impl Standby {
         Self(Mutex::new(spare))
     }
 
-    /// Starts a program under the supervisor that waits, or under a new one.
+    /// Starts a program in the process that waits, or in a new one.
     pub(super) fn start(
         &self,
         command: &Command,
@@ -75,7 +78,7 @@ pub(super) fn fill_later(guest: &Arc<Guest>) {
     });
 }
 
-/// A supervisor that waits. If this is dropped, it ends.
+/// A process that waits, and its supervisor. If this is dropped, they end.
 pub(super) struct Spare {
     supervised: Supervised,
     outputs: Outputs,
@@ -84,7 +87,7 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// `look` has somebody look around under it first, and tell there what was found.
+    /// `look` has somebody look around first, and tell there what was found.
     pub(super) fn make(
         confinement: &Confinement,
         look: Option<(RawFd, &Attempts)>,
@@ -94,8 +97,13 @@ impl Spare {
         let (outputs, theirs) = Outputs::make()?;
         let (their_orders, orders) = as_the_guest(|| Ok(pipe_with(PipeFlags::CLOEXEC)?))?;
         let stdio = [stdin.as_raw_fd(), theirs.stdout.as_raw_fd(), theirs.stderr.as_raw_fd()];
-        let awaited = Awaited { named: letter.named(), orders: their_orders.as_raw_fd(), look };
-        // SAFETY: all of it lives until after the call, and the letter as long as the supervisor waits.
+        let (named, child) = (letter.named(), letter.waiting());
+        let who = match kernel_gaps::hides_the_untraceable() {
+            true => Waiting::Child,
+            false => Waiting::Supervisor,
+        };
+        let awaited = Awaited { named, child, orders: their_orders.as_raw_fd(), who, look };
+        // SAFETY: all of it lives until after the call, and the letter as long as somebody waits.
         let supervised = unsafe {
             Supervised::start(Program::Awaited(awaited), stdio, Input::Plain, confinement)
         }?;
@@ -103,7 +111,7 @@ impl Spare {
         Ok(Self { supervised, outputs, orders, letter })
     }
 
-    /// Whoever waits has nothing to report.
+    /// Of those who wait there is nothing to report.
     fn waits(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut watched = [PollFd::new(&self.supervised.reports, PollFlags::IN)];
@@ -115,14 +123,21 @@ impl Spare {
         if !self.waits() || !self.letter.write(texts) {
             return None;
         }
-        // Where tools are the guest's own user, one of them may have stopped it.
-        self.supervised.wake();
+        // A tool may have stopped who waits and, where tools are the guest's own user, the supervisor.
+        self.letter.reader().into_iter().for_each(wake);
+        wake(self.supervised.pid);
         let Self { supervised, outputs, orders, letter } = self;
         let process = Process::of(supervised.watched().ok()?, outputs).ok()?;
         // Last of all: what was ordered must not be started once more.
         let ordered = rustix::io::write(&orders, &[1]) == Ok(1);
-        // The supervisor has its own view of it.
+        // Who reads it has a view of its own.
         drop(letter);
         ordered.then_some(process)
     }
+}
+
+/// Lets a process go on if it was stopped. As long as its supervisor has said nothing, nobody has waited for
+/// either, so the number is its own.
+fn wake(pid: Pid) {
+    let _ = kill_process(pid, Signal::CONT);
 }

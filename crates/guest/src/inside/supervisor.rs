@@ -6,12 +6,14 @@
 //! threads, so it allocates nothing, takes no lock and makes nothing but system calls.
 
 use std::cell::UnsafeCell;
+use std::ffi::CStr;
 use std::os::fd::RawFd;
 
-use libc::{c_char, c_int, c_void, pid_t};
+use libc::{c_char, c_int, c_void, cpu_set_t, pid_t};
 
 use super::confine::{Confinement, Refused, Stage, control, last_errno};
 use super::probe::{Attempts, look_around};
+use super::processors;
 
 /// Everything that the child needs, made before the fork.
 pub(super) struct Plan<'a> {
@@ -42,14 +44,27 @@ pub(super) struct Named {
     pub(super) folder: *const c_char,
 }
 
-/// Until the program is named, there is only a supervisor, which waits.
+/// Until the program is named, the child waits, confined as the program will be. The supervisor, whose memory it
+/// has, stands still meanwhile.
 pub(super) struct Awaited<'a> {
-    /// In memory that the guest shares with the supervisor.
+    /// In memory that the guest shares with both.
     pub(super) named: *const Named,
-    /// Says that it is named. If this is closed instead, the supervisor ends.
+    /// Takes the child's process id, in the same memory.
+    pub(super) child: *mut pid_t,
+    /// Says that it is named. If this is closed instead, both end.
     pub(super) orders: RawFd,
-    /// Before that, a child that is confined as a program would be looks around, and tells here what it finds.
+    pub(super) who: Waiting,
+    /// Before that, a child that is confined in the same way looks around, and tells here what it finds.
     pub(super) look: Option<(RawFd, &'a Attempts)>,
+}
+
+/// Who waits until the program is named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// The child, which then has the least left to do.
+    Child,
+    /// The supervisor, where the kernel does not keep such a child from tools.
+    Supervisor,
 }
 
 /// What standard input is to the program.
@@ -92,7 +107,7 @@ impl Report {
 
 /// Where the report pipe lies in the supervisor and, until it starts its program, in the child.
 const REPORTS: RawFd = 3;
-/// Where a supervisor that waits has the other two pipes.
+/// Where one whose child waits has the other two pipes.
 const ORDERS: RawFd = 4;
 const FINDINGS: RawFd = 5;
 
@@ -140,46 +155,95 @@ unsafe fn supervise(plan: &Plan<'_>) -> ! {
             report_to(plan.reports, Report::Refused(Stage::Descriptors, errno));
             libc::_exit(1);
         }
-        let named = match &plan.program {
-            Program::Known(named) => *named,
-            Program::Awaited(awaited) => wait_for_name(awaited, plan),
+        let child = match &plan.program {
+            Program::Known(_) => spawn(begin, plan, &mut 0),
+            Program::Awaited(awaited) => spawn_ahead(plan, awaited),
         };
-        let child = spawn(begin, &(plan, named));
         if child < 0 {
             report_to(REPORTS, Report::Refused(Stage::Fork, last_errno()));
             libc::_exit(1);
         }
-        // Held here, the pipes would never seem closed to the guest.
+        // Held here, the pipes would never seem closed to the guest, and orders would seem to be taken.
         close_all_between(0, 2);
+        libc::close(ORDERS);
         reap_until_alone(child)
     }
 }
 
-/// Exits if no program is wanted any more.
-unsafe fn wait_for_name(awaited: &Awaited<'_>, plan: &Plan<'_>) -> Named {
-    // SAFETY: the descriptors are open, and the guest has written the name by the time that it says so.
+/// The child that waits, and before it the one that looks around. Both begin on the processor that this process
+/// leaves to them: elsewhere they would queue behind the guest, which is busy and waits for what is found.
+unsafe fn spawn_ahead(plan: &Plan<'_>, awaited: &Awaited<'_>) -> pid_t {
+    // SAFETY: this process is the supervisor's own, and everything lives until the children are through.
     unsafe {
+        let anywhere = processors::stay_here();
         if let Some((_, attempts)) = awaited.look {
-            let child = spawn(look, &(plan, attempts));
+            let child = spawn(look, &(plan, attempts), &mut 0);
             libc::close(FINDINGS);
             libc::waitpid(child, std::ptr::null_mut(), 0);
         }
-        let mut word = 0u8;
-        if libc::read(ORDERS, (&raw mut word).cast(), 1) != 1 {
-            libc::_exit(0);
-        }
-        libc::close(ORDERS);
-        std::ptr::read_volatile(awaited.named)
+        let child = match awaited.who {
+            Waiting::Child => spawn(begin_anywhere, &(plan, &anywhere), awaited.child),
+            Waiting::Supervisor => {
+                let program = Program::Known(wait_for_name(awaited));
+                processors::go_anywhere(&anywhere);
+                return spawn(begin, &Plan { program, ..*plan }, &mut 0);
+            }
+        };
+        processors::go_anywhere(&anywhere);
+        child
+    }
+}
+
+extern "C" fn begin_anywhere(what: *mut c_void) -> c_int {
+    // SAFETY: as below.
+    unsafe {
+        let (plan, anywhere) = &*what.cast_const().cast::<(&Plan<'_>, &Option<cpu_set_t>)>();
+        processors::go_anywhere(anywhere);
+        begin(std::ptr::from_ref(*plan).cast_mut().cast())
     }
 }
 
 extern "C" fn begin(what: *mut c_void) -> c_int {
     // SAFETY: this was given to `spawn` below, which does not return before this is over.
     unsafe {
-        let (plan, named) = &*what.cast_const().cast::<(&Plan<'_>, Named)>();
-        let (stage, errno) = become_program(plan, named);
+        let (stage, errno) = become_program(&*what.cast_const().cast::<Plan<'_>>());
         report_to(REPORTS, Report::Refused(stage, errno));
         libc::_exit(127)
+    }
+}
+
+/// What is looked for on the way to a shell's first command. In a new sandbox the kernel knows none of these names,
+/// and to find out about them takes a while, as long as there is one.
+const NAMES_OF_A_SHELL: [&CStr; 13] = [
+    c"/usr/local/sbin/bash",
+    c"/usr/local/bin/bash",
+    c"/usr/sbin/bash",
+    c"/usr/bin/bash",
+    c"/lib64/ld-linux-x86-64.so.2",
+    c"/etc/ld.so.preload",
+    c"/etc/ld.so.cache",
+    c"/lib/x86_64-linux-gnu/libtinfo.so.6",
+    c"/lib/x86_64-linux-gnu/libc.so.6",
+    c"/usr/lib/locale/locale-archive",
+    c"/usr/lib/locale/C.UTF-8",
+    c"/usr/lib/locale/C.utf8/LC_CTYPE",
+    c"/dev/tty",
+];
+
+/// Exits if no program is wanted any more.
+unsafe fn wait_for_name(awaited: &Awaited<'_>) -> Named {
+    let mut word = 0u8;
+    // SAFETY: the names are C strings, the descriptor is open, and the guest has written the name by the time that
+    // it says so.
+    unsafe {
+        for name in NAMES_OF_A_SHELL {
+            libc::access(name.as_ptr(), libc::F_OK);
+        }
+        if libc::read(ORDERS, (&raw mut word).cast(), 1) != 1 {
+            libc::_exit(0);
+        }
+        forget_pending_signals();
+        std::ptr::read_volatile(awaited.named)
     }
 }
 
@@ -205,14 +269,14 @@ unsafe impl Sync for Stack {}
 static CHILD_STACK: Stack = Stack(UnsafeCell::new([0; STACK]));
 
 /// Starts a child in this process's own memory, which costs much less than a copy of it, and returns when the
-/// child has its program or is gone.
-unsafe fn spawn<T>(act: extern "C" fn(*mut c_void) -> c_int, what: &T) -> pid_t {
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+/// child has its program or is gone. `id` has its process id as soon as there is one.
+unsafe fn spawn<T>(act: extern "C" fn(*mut c_void) -> c_int, what: &T, id: *mut pid_t) -> pid_t {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
     let what = std::ptr::from_ref(what).cast_mut().cast();
     // SAFETY: the child has a stack of its own, and this process stands still as long as both share memory.
     unsafe {
         let top = CHILD_STACK.0.get().cast::<u8>().add(STACK);
-        libc::clone(act, top.map_addr(|address| address & !0xf).cast(), flags, what)
+        libc::clone(act, top.map_addr(|address| address & !0xf).cast(), flags, what, id)
     }
 }
 
@@ -237,18 +301,23 @@ unsafe fn reap_until_alone(child: pid_t) -> ! {
 const NICENESS: c_int = 19;
 
 /// Returns only if the program cannot be started.
-unsafe fn become_program(plan: &Plan<'_>, named: &Named) -> Refused {
+unsafe fn become_program(plan: &Plan<'_>) -> Refused {
     // SAFETY: the pointers are valid, and this process is one of its own that will exec or exit.
     unsafe {
         libc::setsid();
         if plan.input == Input::Terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
             return (Stage::Descriptors, last_errno());
         }
-        // Being nicer is allowed to all, and going back to none without a privilege.
-        libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICENESS);
         if let Err(refused) = plan.confinement.apply() {
             return refused;
         }
+        let named = match &plan.program {
+            Program::Known(named) => *named,
+            Program::Awaited(awaited) => wait_for_name(awaited),
+        };
+        // Being nicer is allowed to all, and going back to none without a privilege. Who waits does it no sooner, so
+        // that it is woken at once.
+        libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICENESS);
         if libc::chdir(named.folder) < 0 {
             return (Stage::Folder, last_errno());
         }
@@ -310,15 +379,36 @@ pub(super) unsafe fn close_all_between(first: RawFd, last: RawFd) {
 /// Bytes of the kernel's own signal set, which is smaller than the C library's.
 const SIGNAL_SET: usize = 8;
 
-/// Raw, because the C library keeps two signals to itself that may have come ignored from outside.
 unsafe fn forget_signal_handlers() {
-    // All zero is the default action on every architecture, and large enough on each.
-    let default = [0u64; 4];
+    // SAFETY: the default action is there for each.
+    unsafe { set_all_signals(libc::SIG_DFL as u64) };
+}
+
+/// Raw, because the C library keeps two signals to itself that may have come ignored from outside.
+unsafe fn set_all_signals(handler: u64) {
+    // The handler comes first on every architecture, and all that follows may be zero.
+    let action = [handler, 0, 0, 0];
     let nowhere = std::ptr::null_mut::<u8>();
     for signal in 1..=64 {
         // SAFETY: the structure is valid. Signals that cannot be set stay as they are.
         unsafe {
-            libc::syscall(libc::SYS_rt_sigaction, signal, &default, nowhere, SIGNAL_SET);
+            libc::syscall(libc::SYS_rt_sigaction, signal, &action, nowhere, SIGNAL_SET);
+        }
+    }
+}
+
+/// What tools sent to a process that waited was not meant for the program that it becomes.
+unsafe fn forget_pending_signals() {
+    /// That it should go on was said to it by the guest, and has no other effect.
+    const GO_ON: u64 = 1 << (libc::SIGCONT - 1);
+    let mut pending = 0u64;
+    // SAFETY: the set is valid and as long as said.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, SIGNAL_SET);
+        if pending & !GO_ON != 0 {
+            // Whoever is ignored is forgotten.
+            set_all_signals(libc::SIG_IGN as u64);
+            set_all_signals(libc::SIG_DFL as u64);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Runs one tool call to its end: programs in processes, file tools in a thread.
+//! Runs one tool call to its end: programs in processes, file tools in threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::answer::{Answer, Given};
 use super::calls::Call;
+use super::desktop::Looker;
 use super::failure::failure;
 use super::files;
 use super::interpreters::{self, Prepared};
@@ -102,13 +103,17 @@ async fn dispatch(
         ToolCall::TypeScript(code) => {
             run_program(guest, interpreters::typescript(guest, code)?, deadline, call).await
         }
-        ToolCall::Screenshot(shot) => desktop::computer(guest, &shot.into(), deadline, call).await,
-        ToolCall::Computer(computer) => desktop::computer(guest, computer, deadline, call).await,
-        ToolCall::Xdot(xdot) => desktop::xdot(guest, xdot, deadline, call).await,
-        ToolCall::Browser(browser) => browser::browse(guest, browser, deadline, call).await,
-        ToolCall::ListPorts(_) => {
-            tokio::task::spawn_blocking(ports::list).await.map_err(|_| broken())
+        ToolCall::Screenshot(shot) => {
+            desktop::computer(guest, Looker::of(id), &shot.into(), deadline, call).await
         }
+        ToolCall::Computer(computer) => {
+            desktop::computer(guest, Looker::of(id), computer, deadline, call).await
+        }
+        ToolCall::Xdot(xdot) => desktop::xdot(guest, xdot, deadline, call).await,
+        ToolCall::Browser(browser) => {
+            browser::browse(guest, Looker::of(id), browser, deadline, call).await
+        }
+        ToolCall::ListPorts(_) => run_on_thread(|_| Ok(ports::list()), deadline, call).await,
         ToolCall::WriteFile(_)
         | ToolCall::ReadFile(_)
         | ToolCall::EditFile(_)
@@ -119,7 +124,11 @@ async fn dispatch(
         | ToolCall::MoveFile(_)
         | ToolCall::DeleteFile(_)
         | ToolCall::ListFiles(_)
-        | ToolCall::SearchFiles(_) => run_file_tool(guest.clone(), tool, deadline, call).await,
+        | ToolCall::SearchFiles(_) => {
+            let guest = guest.clone();
+            let work = move |stop: &Stop| files::run(&guest.workspace, &tool, stop);
+            run_on_thread(work, deadline, call).await
+        }
         // It was found to make no sense here, so this is never reached.
         ToolCall::Unknown(_) => Err(broken()),
     }
@@ -139,16 +148,15 @@ async fn run_program(
     run_process::run(guest, call, &prepared.command, deadline).await
 }
 
-async fn run_file_tool(
-    guest: Arc<Guest>,
-    tool: ToolCall,
+/// Runs what reads and writes in a thread for such work.
+async fn run_on_thread(
+    work: impl FnOnce(&Stop) -> Result<Answer, ToolError> + Send + 'static,
     deadline: Instant,
     call: &Call,
 ) -> Result<Answer, ToolError> {
     let stop = Stop::default();
     let stopped = stop.clone();
-    let mut work =
-        tokio::task::spawn_blocking(move || files::run(&guest.workspace, &tool, &stopped));
+    let mut work = tokio::task::spawn_blocking(move || work(&stopped));
     let forced = tokio::select! {
         done = &mut work => return done.unwrap_or_else(|_| Err(broken())),
         () = sleep_until(deadline) => StepStatus::TimedOut,

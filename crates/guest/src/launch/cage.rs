@@ -55,9 +55,10 @@ fn close_around(
         // gVisor's kernel sees all of the scratch space; what runs on it sees only the root.
         Kernel::Gvisor { runsc } => gvisor_room::furnish(runsc)?,
     };
+    leave_the_host(root)?;
+    // Last of all, because it takes longest to make.
     let [network, wire] = launcher.take_over().stage("wait for the network and the wire")?;
     Network::enter(network)?;
-    leave_the_host(root)?;
     Ok(wire.into())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Runs as a fresh, single-threaded process for each sandbox, which may have waited for it. It reads a
 //! [`LaunchOrder`] from standard input, makes the process, says so on standard output ([`LaunchWord`]), gives
-//! it what it cannot give itself, and ends. The new process waits for the word to go, builds its own cage,
+//! it what it cannot give itself, and ends with its standard input. The new process waits for the word to go, builds its own cage,
 //! says there how that went, and lives on as a child of whoever started the launcher. Holds no secrets: the
 //! guest goes on in a copy of this process's memory.
 
@@ -20,7 +20,7 @@ mod talk;
 mod title;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::exit;
@@ -35,6 +35,7 @@ use bellglass_protocol::launch::{
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::core_dumps;
+use crate::inside::processors;
 use network::Network;
 use syscalls::Stage as _;
 use talk::{Talk, Word};
@@ -73,7 +74,10 @@ pub(crate) fn main() {
         }
     };
     match launch(&order, place, &report) {
-        Ok(launched) => say(&report, &LaunchWord::Launched(launched)),
+        Ok(launched) => {
+            say(&report, &LaunchWord::Launched(launched));
+            wait_for_the_end(report);
+        }
         Err(failed) => {
             failed.say(&report);
             exit(1)
@@ -90,6 +94,15 @@ fn nobody_hears(report: &OwnedFd) -> bool {
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut watched = [PollFd::new(report, PollFlags::empty())];
     poll(&mut watched, Some(&now)).is_ok() && watched[0].revents().contains(PollFlags::ERR)
+}
+
+/// To end takes a processor for a while, which the new process needs now. That has read all there was to read.
+fn wait_for_the_end(report: OwnedFd) {
+    // If the new process ends without a word, that must be heard.
+    drop(report);
+    // SAFETY: nothing is written there any more.
+    drop(unsafe { OwnedFd::from_raw_fd(libc::STDOUT_FILENO) });
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
 }
 
 /// Nothing if whoever started this process wants nothing of it any more.
@@ -129,6 +142,7 @@ fn launch(
     }
     let (launcher, new_process) = Talk::pair().stage("make a pair of sockets")?;
     let its_report = report.try_clone().stage("copy a descriptor")?;
+    let anywhere = processors::usable();
 
     let Some(child) = syscalls::clone_into_new_namespaces().stage("make namespaces")? else {
         drop(new_process);
@@ -136,8 +150,12 @@ fn launch(
         if launcher.wait_for(Word::Ids).is_err() || !is_wanted() {
             exit(1);
         }
-        inhabit(order, image, scratch, launcher, its_report)
+        let built = cage::build(order, image, scratch, &launcher, &its_report);
+        processors::go_anywhere(&anywhere);
+        inhabit(order, built, its_report)
     };
+    // Each has a processor to itself while the cage is built: woken by the other, they would share one.
+    processors::keep_elsewhere(child, &anywhere);
     say(report, &LaunchWord::Made { pid: child });
     drop((launcher, its_report));
     let set_up = set_up(order, &image, child, &new_process);
@@ -189,15 +207,8 @@ fn listen(path: &str) -> Result<UnixListener, Failed> {
     UnixListener::bind(short).stage("bind the wire")
 }
 
-/// The new process's side: builds its cage, says so, and becomes the guest.
-fn inhabit(
-    order: &LaunchOrder,
-    image: mounts::ImageSource,
-    scratch: Option<OwnedFd>,
-    launcher: Talk,
-    report: OwnedFd,
-) -> ! {
-    let built = cage::build(order, image, scratch, &launcher, &report);
+/// The new process's side: says that its cage stands, and becomes the guest.
+fn inhabit(order: &LaunchOrder, built: Result<UnixListener, Failed>, report: OwnedFd) -> ! {
     let wire = built.unwrap_or_else(|failed| give_up(failed, &report));
     match &order.kernel {
         Kernel::Host if order.held => {

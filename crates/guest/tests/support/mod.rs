@@ -25,7 +25,38 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct TestGuest {
     folder: tempfile::TempDir,
-    _stop: tokio::sync::oneshot::Sender<()>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for TestGuest {
+    /// Ends the guest, which then clears away what it keeps elsewhere, and all that its calls have left
+    /// running: nobody else would, since it is no first process here.
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+        let home = format!("HOME={}", self.folder.path().display());
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE && kill_all_with(home.as_bytes()) > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Kills all processes that have this variable, and says how many there were.
+fn kill_all_with(variable: &[u8]) -> usize {
+    let mut killed = 0;
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        let has_it = environment.split(|byte| *byte == 0).any(|one| one == variable);
+        if let Some(pid) = rustix::process::Pid::from_raw(pid).filter(|_| has_it) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            killed += 1;
+        }
+    }
+    killed
 }
 
 /// Ends a test that would show nothing without root; `make test` leaves it out for others.
@@ -81,7 +112,7 @@ impl TestGuest {
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         listener.set_nonblocking(true).unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             first();
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -95,7 +126,7 @@ impl TestGuest {
             runtime.shutdown_background();
         });
         until_it_has_looked_around(&socket);
-        Self { folder, _stop: stop }
+        Self { folder, stop: Some(stop), thread: Some(thread) }
     }
 
     pub fn workspace(&self) -> PathBuf {

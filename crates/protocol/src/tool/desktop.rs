@@ -38,7 +38,8 @@ pub struct Computer {
     /// What to do.
     pub action: Action,
     /// Where: pixels from the left of the last screenshot that was given, whatever part of the
-    /// screen it showed and however it was scaled. Of the screen itself before the first.
+    /// screen it showed and however it was scaled. Of the screen itself before the first. A job's own
+    /// steps and others who use its sandbox each have theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x: Option<i32>,
     /// Where: pixels from the top, as `x`.

@@ -32,7 +32,8 @@ pub struct Shell {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// In a session: return as soon as this holds and leave the command running, such as a server
-    /// once its port is open or an editor once its screen stands still.
+    /// once its port is open or an editor once its screen stands still. A pattern or a port may also
+    /// come from what the command leaves in the background; one that never comes is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_for: Option<Until>,
 }
@@ -74,7 +75,8 @@ pub struct WaitFor {
     pub timeout: Option<Seconds>,
 }
 
-/// What a call waits for. A session's command that ends is waited for in any case.
+/// What a call waits for. It is over in any case when the session's command has ended; where a pattern or
+/// a port is waited for, when that has failed, or nothing runs in the session any more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

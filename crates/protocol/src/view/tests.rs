@@ -1,7 +1,6 @@
 //! Logs and what they fold into.
 
 use super::*;
-use crate::id::WorkerId;
 use crate::job::{DEFAULT_IMAGE, IsolationLevel, Limits, OnError, Priority};
 use crate::model::{ModelAnswer, StopCause};
 use crate::network::NetworkPolicy;
@@ -106,6 +105,28 @@ fn sandboxes_that_are_lost_one_after_another_are_counted() {
     ] {
         assert_eq!(folded(bodies, JobView::apply).losses_without_progress, count);
     }
+}
+
+#[test]
+fn an_answer_that_broke_off_costs_what_it_says() {
+    let failed = |usage: serde_json::Value| -> EventBody {
+        let mut event = serde_json::json!({
+            "type": "model.failed", "model": "local/x",
+            "error": { "code": "model_answer_cut", "message": "" }, "retry_in_ms": 5,
+        });
+        if !usage.is_null() {
+            event["usage"] = usage;
+            event["cost_usd"] = 0.5.into();
+        }
+        serde_json::from_value(event).unwrap()
+    };
+    // Programs of before say nothing about it.
+    let view = folded(vec![failed(serde_json::Value::Null)], JobView::apply);
+    assert_eq!(view.usage, None);
+    let view =
+        folded(vec![failed(serde_json::json!({ "input": 700 })), answered()], JobView::apply);
+    let usage = view.usage.unwrap();
+    assert_eq!((usage.model_calls, usage.tokens.input, usage.cost_usd), (2, 700, 0.5));
 }
 
 #[test]

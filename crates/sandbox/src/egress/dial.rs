@@ -13,11 +13,13 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::Egress;
 use super::counted::{Counted, Counts};
 use super::live::ConnectionNumber;
+use super::tunnel::tunnel;
 use super::upstream::{Purpose, UpstreamProxy};
+use super::{ByteStream, Egress};
 
 const RESOLVE_TIME: Duration = Duration::from_secs(10);
 const CONNECT_TIME: Duration = Duration::from_secs(15);
@@ -122,12 +124,20 @@ pub(super) struct Record {
     counts: Arc<Counts>,
     number: ConnectionNumber,
     cut: CancellationToken,
+    /// Goes after the log has heard.
+    _held: TaskTrackerToken,
 }
 
 impl Record {
     /// Works on the connection until the work is done or the connection must go.
     pub(super) async fn until_cut<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        self.cut.run_until_cancelled(work).await
+        let work = self.cut.run_until_cancelled(work);
+        self.egress.live.until_closed(work).await.flatten()
+    }
+
+    /// Passes bytes between a client and what the connection leads to.
+    pub(super) async fn join(&self, client: impl ByteStream, server: impl ByteStream) {
+        self.until_cut(tunnel(client, server, &self.counts)).await;
     }
 }
 
@@ -145,6 +155,24 @@ impl Drop for Record {
     }
 }
 
+/// An attempt to connect, of which the log hears however it ends, but for one that becomes a connection: a client
+/// that is gone before its answer may have had a name looked up all the same.
+struct Attempt {
+    egress: Arc<Egress>,
+    host: String,
+    port: u16,
+    failure: Option<Verdict>,
+    _held: TaskTrackerToken,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let Some(verdict) = self.failure else { return };
+        let (host, port) = (shown(&self.host), self.port);
+        self.egress.log.connection(Connection { host, port, verdict, bytes_out: 0, bytes_in: 0 });
+    }
+}
+
 /// Connects to a host if everything allows it. A refusal is in the log when this returns.
 pub(super) async fn dial(
     egress: &Arc<Egress>,
@@ -152,36 +180,57 @@ pub(super) async fn dial(
     port: u16,
     purpose: Purpose,
 ) -> Result<Dialed, Verdict> {
-    match try_dial(egress, host, port, purpose).await {
-        Ok((stream, proxy)) => {
-            let counts = Arc::new(Counts::default());
-            let (number, cut) = egress.live.enter(bare(host), port);
-            if !egress.allows(bare(host), port) {
-                // The policy was changed while the connection was made, and did not see it yet.
-                cut.cancel();
-            }
-            let record = Record {
-                egress: egress.clone(),
-                host: host.to_owned(),
-                port,
-                counts: counts.clone(),
-                number,
-                cut,
-            };
-            Ok(Dialed { stream: Counted::new(stream, counts), record, proxy })
-        }
+    let mut attempt = Attempt {
+        egress: egress.clone(),
+        host: host.to_owned(),
+        port,
+        failure: Some(Verdict::RefusedByPolicy),
+        _held: egress.live.hold(),
+    };
+    let attempting = async {
+        may_dial(egress, host, port).await?;
+        attempt.failure = Some(Verdict::NotConnected);
+        try_dial(egress, host, port, purpose).await
+    };
+    let dialed = egress.live.until_closed(attempting).await;
+    let (stream, proxy) = match dialed.unwrap_or(Err(Verdict::NotConnected)) {
+        Ok(dialed) => dialed,
         Err(verdict) => {
-            let host = shown(host);
-            let connection = Connection { host, port, verdict, bytes_out: 0, bytes_in: 0 };
-            egress.log.connection(connection);
-            Err(verdict)
+            attempt.failure = Some(verdict);
+            return Err(verdict);
         }
+    };
+    attempt.failure = None;
+    let counts = Arc::new(Counts::default());
+    let (number, cut) = egress.live.enter(bare(host), port);
+    if !egress.allows(bare(host), port) {
+        // The policy was changed while the connection was made, and did not see it yet.
+        cut.cancel();
     }
+    let record = Record {
+        egress: egress.clone(),
+        host: host.to_owned(),
+        port,
+        counts: counts.clone(),
+        number,
+        cut,
+        _held: egress.live.hold(),
+    };
+    Ok(Dialed { stream: Counted::new(stream, counts), record, proxy })
 }
 
 /// An address of IPv6 stands in brackets beside a port; policies and grants name it without.
 fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
+}
+
+async fn may_dial(egress: &Egress, host: &str, port: u16) -> Result<(), Verdict> {
+    // From a SOCKS client it may be any bytes, and it will stand in a line for a proxy and in a question.
+    if !is_host(host) {
+        return Err(Verdict::NotResolved);
+    }
+    let is_allowed = egress.allows_or_asks(bare(host), port).await;
+    is_allowed.then_some(()).ok_or(Verdict::RefusedByPolicy)
 }
 
 async fn try_dial(
@@ -190,14 +239,7 @@ async fn try_dial(
     port: u16,
     purpose: Purpose,
 ) -> Result<(TcpStream, Option<UpstreamProxy>), Verdict> {
-    // From a SOCKS client it may be any bytes, and it will stand in a line for a proxy and in a question.
-    if !is_host(host) {
-        return Err(Verdict::NotResolved);
-    }
     let bare = bare(host);
-    if !egress.allows_or_asks(bare, port).await {
-        return Err(Verdict::RefusedByPolicy);
-    }
     let settings = egress.settings();
     let may_reach = |address: IpAddr| {
         (is_public(address) && !is_of_this_machine(address))

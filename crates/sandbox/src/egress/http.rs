@@ -62,7 +62,8 @@ async fn tunnel(egress: Arc<Egress>, request: Request<Incoming>) -> Response<Bod
         Err(verdict) => return refuse(verdict, &host, port),
     };
     tokio::spawn(async move {
-        if let Ok(client) = hyper::upgrade::on(request).await {
+        let upgrading = hyper::upgrade::on(request);
+        if let Some(Ok(client)) = dialed.record.until_cut(upgrading).await {
             egress.join(TokioIo::new(client), dialed).await;
         }
     });

@@ -210,13 +210,10 @@ impl Exchange {
             mark_upgrade(response.headers_mut(), protocol);
         }
         tokio::spawn(async move {
-            let joined = async {
-                if let (Ok(inner), Ok(outer)) = tokio::join!(inner, outer) {
-                    let (mut inner, mut outer) = (TokioIo::new(inner), TokioIo::new(outer));
-                    let _ = tokio::io::copy_bidirectional(&mut inner, &mut outer).await;
-                }
-            };
-            self.record.until_cut(joined).await;
+            let switching = async { tokio::join!(inner, outer) };
+            if let Some((Ok(inner), Ok(outer))) = self.record.until_cut(switching).await {
+                self.record.join(TokioIo::new(inner), TokioIo::new(outer)).await;
+            }
         });
         response.map(|body| body.boxed())
     }

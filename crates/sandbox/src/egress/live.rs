@@ -1,12 +1,19 @@
-//! The connections that are open now, so that those which a new policy forbids can be cut.
+//! The connections that are open now, so that those which a new policy forbids can be cut, and all in the end.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 #[derive(Default)]
-pub(super) struct LiveConnections(Mutex<Register>);
+pub(super) struct LiveConnections {
+    register: Mutex<Register>,
+    closing: CancellationToken,
+    /// Whatever the log will still hear of.
+    unrecorded: TaskTracker,
+}
 
 #[derive(Default)]
 struct Register {
@@ -48,7 +55,24 @@ impl LiveConnections {
         }
     }
 
+    /// To be held until the log has heard of a connection.
+    pub(super) fn hold(&self) -> TaskTrackerToken {
+        self.unrecorded.token()
+    }
+
+    /// Works on a connection until all must go.
+    pub(super) async fn until_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.closing.run_until_cancelled(work).await
+    }
+
+    /// Has all connections go, also those that are still to come, and waits until the log has heard of them.
+    pub(super) async fn close(&self) {
+        self.closing.cancel();
+        self.unrecorded.close();
+        self.unrecorded.wait().await;
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Register> {
-        self.0.lock().expect("no code panics while it holds this lock")
+        self.register.lock().expect("no code panics while it holds this lock")
     }
 }

@@ -18,11 +18,13 @@ mod socks_request;
 mod target;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 mod upstream;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bellglass_protocol::network::{Connection, HostRule, NetworkPolicy};
@@ -64,6 +66,9 @@ pub struct EgressSettings {
     /// Where this host's package tools look.
     pub packages: PackageSources,
 }
+
+/// How long connections may take to end that were told to. Nothing that they do takes time then.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// The way out of one sandbox.
 pub struct Egress {
@@ -186,18 +191,22 @@ impl Egress {
         }
     }
 
-    /// Joins a client with the host that it asked for, until one of them is done.
-    async fn join(&self, mut client: impl ByteStream + 'static, mut dialed: Dialed) {
+    /// Cuts every connection, makes no more, and returns when the log has heard of all.
+    pub async fn close(&self) {
+        if tokio::time::timeout(LAST_WORDS, self.live.close()).await.is_err() {
+            tracing::warn!("connections of a sandbox that is left do not end");
+        }
+    }
+
+    /// Joins a client with the host that it asked for, until they are done.
+    async fn join(&self, client: impl ByteStream + 'static, dialed: Dialed) {
         let Dialed { record, .. } = &dialed;
         let secrets = self.secrets_for(Scheme::Https, &record.host, record.port);
         match &self.interceptor {
             Some(interceptor) if !secrets.is_empty() => {
                 interceptor.serve(client, dialed, secrets).await;
             }
-            _ => {
-                let copying = tokio::io::copy_bidirectional(&mut client, &mut dialed.stream);
-                let _ = dialed.record.until_cut(copying).await;
-            }
+            _ => dialed.record.join(client, dialed.stream).await,
         }
     }
 }

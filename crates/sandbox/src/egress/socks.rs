@@ -34,7 +34,8 @@ pub(super) async fn serve(egress: &Arc<Egress>, mut client: Client) {
     };
     match dial(egress, &host, port, Purpose::Tunnel).await {
         Ok(dialed) => {
-            if reply(&mut client, 0).await.is_ok() {
+            let replied = dialed.record.until_cut(reply(&mut client, 0)).await;
+            if replied.is_some_and(|said| said.is_ok()) {
                 egress.join(client, dialed).await;
             }
         }

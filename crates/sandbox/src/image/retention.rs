@@ -51,18 +51,22 @@ impl ImageStore {
     }
 
     /// Removes all builds that were replaced but the `keep` newest of each name and those in use, and
-    /// says which. Does nothing while a build is under way.
-    pub fn prune(
+    /// says which. What is in use is asked before each: removing one takes a while, in which a sandbox may have
+    /// been started from the next. Does nothing while a build is under way.
+    pub fn prune<E: From<ImageError>>(
         &self,
         keep: usize,
-        in_use: &HashSet<PathBuf>,
-    ) -> Result<Vec<ImageInfo>, ImageError> {
+        in_use: impl Fn() -> Result<HashSet<PathBuf>, E>,
+    ) -> Result<Vec<ImageInfo>, E> {
         let mut removed = Vec::new();
         if !self.directory().exists() {
             return Ok(removed);
         }
         let Some(lock) = BuildLock::try_acquire(self.directory())? else { return Ok(removed) };
-        let in_use: HashSet<PathBuf> = in_use.iter().map(|rootfs| real_path(rootfs)).collect();
+        let is_in_use = |image: &ImageInfo| {
+            let rootfs = real_path(&image.rootfs);
+            in_use().map(|used| used.iter().any(|used| real_path(used) == rootfs))
+        };
         let mut kept: HashMap<String, usize> = HashMap::new();
         for image in self.list() {
             // Without a current one nobody knows which of them is wanted.
@@ -70,7 +74,7 @@ impl ImageStore {
                 continue;
             }
             let kept = kept.entry(image.name.clone()).or_default();
-            if *kept < keep || in_use.contains(&real_path(&image.rootfs)) {
+            if *kept < keep || is_in_use(&image)? {
                 *kept += 1;
                 continue;
             }
@@ -127,6 +131,10 @@ mod tests {
         (parent, store, builds)
     }
 
+    fn prune(store: &ImageStore, keep: usize, used: &HashSet<PathBuf>) -> Vec<ImageInfo> {
+        store.prune(keep, || Ok::<_, ImageError>(used.clone())).unwrap()
+    }
+
     fn left(store: &ImageStore) -> HashSet<String> {
         store.list().iter().map(|image| build_name(&image.name, &image.hash)).collect()
     }
@@ -139,17 +147,30 @@ mod tests {
     fn what_is_current_or_in_use_or_to_be_kept_stays() {
         let (_parent, store, builds) = store_with_builds();
         let used = HashSet::from([store.rootfs(&builds[0]).unwrap()]);
-        let removed = store.prune(1, &used).unwrap();
+        let removed = prune(&store, 1, &used);
         assert_eq!(removed.len(), 1);
         assert_eq!(left(&store), names(&[&builds[0], &builds[2], &builds[3]]));
-        assert_eq!(store.prune(0, &used).unwrap().len(), 1);
+        assert_eq!(prune(&store, 0, &used).len(), 1);
         assert_eq!(left(&store), names(&[&builds[0], &builds[3]]));
-        assert_eq!(store.prune(0, &HashSet::new()).unwrap().len(), 1);
+        assert_eq!(prune(&store, 0, &HashSet::new()).len(), 1);
         assert_eq!(left(&store), names(&[&builds[3]]));
         assert!(store.rootfs("base").is_some());
         let entries = fs::read_dir(store.directory()).unwrap();
         let rest: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(rest.len(), 3, "the build, its name and the lock: {rest:?}");
+    }
+
+    /// As when a job that names a build by its hash is started while another build is removed.
+    #[test]
+    fn what_comes_into_use_meanwhile_stays() {
+        let (_parent, store, builds) = store_with_builds();
+        let last = store.rootfs(&builds[0]).unwrap();
+        let used = || {
+            let is_first = store.list().len() == builds.len();
+            Ok::<_, ImageError>(if is_first { HashSet::new() } else { [last.clone()].into() })
+        };
+        assert_eq!(store.prune(0, used).unwrap().len(), 2);
+        assert_eq!(left(&store), names(&[&builds[0], &builds[3]]));
     }
 
     #[test]
@@ -158,7 +179,7 @@ mod tests {
         let link = parent.path().join("link");
         std::os::unix::fs::symlink(store.directory(), &link).unwrap();
         let used = HashSet::from([ImageStore::new(link).rootfs(&builds[0]).unwrap()]);
-        store.prune(0, &used).unwrap();
+        prune(&store, 0, &used);
         assert_eq!(left(&store), names(&[&builds[0], &builds[3]]));
     }
 
@@ -166,13 +187,13 @@ mod tests {
     fn nothing_is_removed_during_a_build_or_just_after_one_or_without_a_current_one() {
         let (_parent, store, builds) = store_with_builds();
         let lock = BuildLock::try_acquire(store.directory()).unwrap();
-        assert!(store.prune(0, &HashSet::new()).unwrap().is_empty());
+        assert!(prune(&store, 0, &HashSet::new()).is_empty());
         drop(lock);
         let link = store.directory().join("base");
         fs::remove_file(&link).unwrap();
-        assert!(store.prune(0, &HashSet::new()).unwrap().is_empty());
+        assert!(prune(&store, 0, &HashSet::new()).is_empty());
         std::os::unix::fs::symlink(&builds[3], &link).unwrap();
-        assert!(store.prune(0, &HashSet::new()).unwrap().is_empty());
+        assert!(prune(&store, 0, &HashSet::new()).is_empty());
         assert_eq!(left(&store).len(), 4);
     }
 

@@ -8,11 +8,14 @@ mod outside;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use bellglass_protocol::cage::{GUEST_CAPABILITIES, most_data_of_one};
+use bellglass_protocol::cage::{
+    GUEST_CAPABILITIES, SWITCHED_OFF, UNUSED_TUNNELS, most_data_of_one,
+};
 use bellglass_protocol::launch::{IdMapping, Kernel, LEAST_LANDLOCK, LaunchOrder};
 use bellglass_protocol::report::{Check, Probe};
 use serde::{Deserialize, Serialize};
 
+use super::control_groups::Relief;
 use mounts::mounts;
 pub(super) use outside::{Frame, Host, Outside};
 
@@ -84,6 +87,11 @@ impl Claims {
             groups,
         }
     }
+
+    /// Has its groups no more processor time than is claimed.
+    pub(super) fn end_relief(&self) {
+        Relief::end(&self.group_settings);
+    }
 }
 
 /// What the launcher sets.
@@ -105,7 +113,7 @@ pub(super) fn examine(claims: &Claims, inside: &Probe, outside: &Outside) -> Vec
         Check::equal("bounding set", NO_CAPABILITIES, &inside.bounding_set),
         Check::equal("no_new_privs", "true", inside.no_new_privs.to_string()),
         Check::equal("system-call filter", "2", inside.seccomp_mode.to_string()),
-        Check::equal("interfaces", "lo", inside.interfaces.join(", ")),
+        interfaces(inside),
         connections(inside),
         writable(claims, inside),
         namespaces(claims, inside, outside),
@@ -212,6 +220,20 @@ fn namespaces(claims: &Claims, inside: &Probe, outside: &Outside) -> Check {
         problems.push("net is not the one that was made".into());
     }
     check("namespaces", "all other than the host's", problems)
+}
+
+/// Loopback, and what the kernel puts beside it into every network, as long as that is switched off.
+fn interfaces(inside: &Probe) -> Check {
+    let is_unused = |name: &String| {
+        let device = name.strip_suffix(SWITCHED_OFF);
+        device.is_some_and(|device| UNUSED_TUNNELS.contains(&device))
+    };
+    let in_use: Vec<&str> =
+        inside.interfaces.iter().filter(|name| !is_unused(name)).map(String::as_str).collect();
+    Check {
+        found: inside.interfaces.join(", "),
+        ..Check::equal("interfaces", "lo", in_use.join(", "))
+    }
 }
 
 fn connections(inside: &Probe) -> Check {

@@ -144,6 +144,18 @@ impl ControlGroups {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Whether a sandbox has a limit on memory that does not hold for swap too: where the kernel does not account
+    /// it, or would not have the limit.
+    pub(crate) fn leaves_swap_open(&self, name: &str, limits: &Limits) -> bool {
+        let memory = self.parents.iter().find(|(each, _)| *each == Controller::Memory);
+        let Some((controller, parent)) = memory else { return false };
+        let folder = self.folder(parent, name);
+        let mut settings = self.settings(*controller, limits).into_iter();
+        settings.any(|(file, value)| {
+            is_optional(file) && !is_within(&folder.join(file), value.parse().unwrap_or(0))
+        })
+    }
+
     /// The files that hold a sandbox's limits, with what was written to each.
     pub(crate) fn written(&self, name: &str, limits: &Limits) -> Vec<(PathBuf, String)> {
         let of_controller = |(controller, parent): &(Controller, PathBuf)| {
@@ -211,7 +223,13 @@ impl ControlGroups {
     }
 }
 
-/// Swap is not accounted on every kernel; then there is nothing to limit.
+/// Whether a file of the kernel's has a number that is at most this.
+fn is_within(file: &Path, most: u64) -> bool {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.trim().parse::<u64>().is_ok_and(|number| number <= most)
+}
+
+/// Swap is not accounted on every kernel. What that means is told where there is any.
 fn is_optional(file: &str) -> bool {
     file.contains("swap") || file.contains("memsw")
 }
@@ -220,11 +238,12 @@ fn is_optional(file: &str) -> bool {
 #[derive(Default)]
 pub struct Relief(Vec<(PathBuf, String)>);
 
+/// The file that has this limit, by the version of control groups.
+const PROCESSOR_TIME: [&str; 2] = ["cpu.cfs_quota_us", "cpu.max"];
+
 impl Relief {
     pub(super) fn of(groups: &[PathBuf]) -> Self {
-        let files = groups
-            .iter()
-            .flat_map(|group| ["cpu.cfs_quota_us", "cpu.max"].map(|name| group.join(name)));
+        let files = groups.iter().flat_map(|group| PROCESSOR_TIME.map(|name| group.join(name)));
         let raise = |file: PathBuf| {
             let limit = fs::read_to_string(&file).ok()?;
             let quota: u64 = limit.split_whitespace().next()?.parse().ok()?;
@@ -243,6 +262,16 @@ impl Relief {
     /// their share would wait for it for minutes.
     pub(super) fn for_good(groups: &[PathBuf]) {
         Self::of(groups).0.clear();
+    }
+
+    /// Puts back what a process that was killed meanwhile did not, by what was written at first.
+    pub(super) fn end(written: &[(PathBuf, String)]) {
+        let is_relieved = |file: &Path| {
+            let name = file.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| PROCESSOR_TIME.contains(&name))
+        };
+        let relieved = written.iter().filter(|(file, _)| is_relieved(file));
+        drop(Self(relieved.cloned().collect()));
     }
 }
 
@@ -379,6 +408,43 @@ mod tests {
             fs::write(&file, enough).unwrap();
             let _relief = Relief::of(&groups);
             assert_eq!(limit(), enough);
+        }
+    }
+
+    #[test]
+    fn a_limit_that_nobody_lived_to_put_back_is_put_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let written = [("cpu.max", "10000 100000"), ("memory.max", "4096")];
+        let written = written.map(|(name, limit)| (place(name), limit.to_owned()));
+        written.iter().for_each(|(file, limit)| fs::write(file, limit).unwrap());
+        std::mem::forget(Relief::of(&[folder.path().to_owned()]));
+        fs::write(place("memory.max"), "max").unwrap();
+        Relief::end(&written);
+        assert_eq!(fs::read_to_string(place("cpu.max")).unwrap(), "10000 100000");
+        // What we never change is not ours to put right.
+        assert_eq!(fs::read_to_string(place("memory.max")).unwrap(), "max");
+    }
+
+    #[test]
+    fn swap_without_a_limit_is_known() {
+        use bellglass_protocol::quantity::ByteSize;
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { memory: ByteSize(8192), ..Limits::default() };
+        for (version, file, closed, open) in [
+            (Version::One, "memory.memsw.limit_in_bytes", "8192\n", "9223372036854771712\n"),
+            (Version::Two, "memory.swap.max", "0\n", "max\n"),
+        ] {
+            let parents = vec![(Controller::Memory, folder.path().to_owned())];
+            let groups = ControlGroups { version, prefix: "p-".into(), parents };
+            assert!(groups.leaves_swap_open("job", &limits), "the kernel does not account it");
+            fs::create_dir_all(folder.path().join("p-job")).unwrap();
+            for (value, is_open) in [(closed, false), (open, true)] {
+                fs::write(folder.path().join("p-job").join(file), value).unwrap();
+                assert_eq!(groups.leaves_swap_open("job", &limits), is_open, "{value}");
+            }
+            let none = ControlGroups { parents: Vec::new(), ..groups };
+            assert!(!none.leaves_swap_open("job", &limits), "all of memory is counted otherwise");
         }
     }
 

@@ -122,7 +122,6 @@ impl Launcher {
     ) -> Result<(Launched, Building), NotMade> {
         let mut building = Building::begin(self, name, time)?;
         building.launcher.tell(GO);
-        drop(building.launcher.child.stdin.take());
         match building.launched() {
             Ok(launched) => Ok((launched, building)),
             Err(unheard) => Err(building.end(unheard.into())),
@@ -132,7 +131,7 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // One that waits for its order finds the end of it.
+        // It waits for that, with an order or without one.
         drop(self.child.stdin.take());
         ends_within(ENDING_TIME, &self.pidfd);
         reap(&self.pidfd);
@@ -141,7 +140,7 @@ impl Drop for Launcher {
 
 /// A sandbox whose cage is being built.
 pub(super) struct Building {
-    /// At its end by the time that the cage stands.
+    /// Has nothing left to do by the time that the cage stands, and ends with this.
     launcher: Launcher,
     words: ChildStdout,
     heard: Vec<u8>,
@@ -209,10 +208,7 @@ impl Building {
         let has_ended = match &self.made {
             Some(pidfd) => take_away(pidfd),
             // What it may have made is known by nothing but its name.
-            None => {
-                kill_all_of(&self.name);
-                true
-            }
+            None => kill_all_of(&self.name),
         };
         if has_ended { NotMade::Gone(why) } else { NotMade::Remains(why) }
     }

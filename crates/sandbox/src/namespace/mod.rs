@@ -158,6 +158,8 @@ impl Backend for NamespaceBackend {
             };
             let made_as = record.made_as.as_deref().and_then(SandboxName::parse);
             let made_as = made_as.map(|made_as| shared.held.hold(&made_as));
+            // Whoever held it before may have been killed while it had more than its share.
+            record.claims.iter().for_each(|claims| claims.end_relief());
             let grip = Grip::take(&shared, &record);
             Ok(Some((shared, record, grip, Holds { _name: hold, _made_as: made_as })))
         })
@@ -377,7 +379,8 @@ impl Shared {
         launch_order: &LaunchOrder,
         groups: &str,
     ) -> (SetUp, Claims) {
-        let set_up = resources::describe(&order.limits, &self.groups, launch_order.disk);
+        let mut set_up = resources::describe(&order.limits, &self.groups, launch_order.disk);
+        set_up.missing.extend(resources::unlimited_swap(&order.limits, &self.groups, groups));
         let written = self.groups.written(groups, &self.host_limits(&order.limits));
         (set_up, Claims::of(launch_order, self.groups.folders(groups), written))
     }
@@ -447,13 +450,15 @@ impl Shared {
     }
 
     fn sweep(&self, keep: &HashSet<SandboxName>) -> Result<usize, BackendError> {
-        // Their ids are taken from now on, not only once somebody asks for them.
-        for record in keep.iter().filter_map(|name| self.record_of(name)) {
+        let names = self.names()?;
+        // The ids of all that live are taken from now on: those of the kept ones, which nobody has asked for yet,
+        // and those of orphans until they are gone.
+        for record in names.iter().filter_map(|name| self.record_of(name)) {
             if record.is_alive() {
                 self.ids.reserve(record.ids);
             }
         }
-        Ok(self.remove_orphans(&self.names()?.difference(keep).cloned().collect()))
+        Ok(self.remove_orphans(&names.difference(keep).cloned().collect()))
     }
 
     fn names(&self) -> Result<HashSet<SandboxName>, BackendError> {
@@ -482,8 +487,8 @@ impl Shared {
         if let Some(record) = self.record_of(name) {
             record.kill_and_wait()?;
             self.ids.give_back(record.ids);
-        } else {
-            unrecorded::kill_all_of(name.as_str());
+        } else if !unrecorded::kill_all_of(name.as_str()) {
+            return Err(io::Error::other("some of its processes cannot be ended"));
         }
         self.remove_traces(name);
         Ok(())

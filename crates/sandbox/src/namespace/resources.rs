@@ -95,6 +95,25 @@ pub(super) fn describe(limits: &Limits, groups: &ControlGroups, room: ByteSize) 
     set_up
 }
 
+/// What is missing where the group of this name limits memory alone, and there is swap beside it.
+pub(super) fn unlimited_swap(
+    limits: &Limits,
+    groups: &ControlGroups,
+    name: &str,
+) -> Option<String> {
+    let is_open = groups.leaves_swap_open(name, limits) && has_swap();
+    is_open.then(|| {
+        "no limit on swap: what does not fit into the memory of a sandbox may go there; switch swap off \
+         (`swapoff -a`), or start the kernel with `swapaccount=1`"
+            .to_owned()
+    })
+}
+
+/// A line of headings, then one for each place that the kernel swaps to.
+fn has_swap() -> bool {
+    std::fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
+}
+
 /// What is left where there is no control group.
 fn instead_of(controller: Controller, limits: &Limits, groups: &ControlGroups) -> Option<String> {
     match controller {

@@ -39,6 +39,8 @@ pub(super) struct NamespaceSandbox {
     wire: Mutex<Option<StdUnixStream>>,
     /// Its start, until its guest has answered.
     start: Mutex<Option<Beginning>>,
+    /// What is left of that for a moment.
+    started: Arc<Mutex<Option<Building>>>,
     /// Keeps sweeps away from it while it is in somebody's hands.
     _holds: Holds,
 }
@@ -76,9 +78,13 @@ pub(super) fn connect(shared: &Shared, name: &str) -> io::Result<StdUnixStream> 
     Ok(Inward::connect(&path)?.stream)
 }
 
+fn take<T>(what: &Mutex<Option<T>>) -> Option<T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
 impl NamespaceSandbox {
     fn end_of_start(&self) -> Option<Beginning> {
-        self.start.lock().unwrap_or_else(PoisonError::into_inner).take()
+        take(&self.start)
     }
 
     pub(super) fn boxed(
@@ -98,8 +104,18 @@ impl NamespaceSandbox {
         match (pidfd, name) {
             (Ok(pidfd), Some(name)) => {
                 let (wire, start) = (Mutex::new(wire), Mutex::new(start));
-                let _holds = holds;
-                Ok(Box::new(Self { shared, record, name, pidfd, frame, wire, start, _holds }))
+                let (started, _holds) = (Arc::default(), holds);
+                Ok(Box::new(Self {
+                    shared,
+                    record,
+                    name,
+                    pidfd,
+                    frame,
+                    wire,
+                    start,
+                    started,
+                    _holds,
+                }))
             }
             (pidfd, _) => {
                 let is_gone = record.pidfd().is_none();
@@ -125,7 +141,7 @@ impl NamespaceSandbox {
 impl RunningSandbox for NamespaceSandbox {
     async fn connect(&self) -> Result<Box<dyn WireStream>, BackendError> {
         let failed = || BackendError::io("reach the guest");
-        let first = self.wire.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = take(&self.wire);
         let stream = match first {
             Some(stream) => stream,
             None => connect(&self.shared, self.name.as_str()).map_err(failed())?,
@@ -136,10 +152,14 @@ impl RunningSandbox for NamespaceSandbox {
     fn greeted(&self) {
         let Some(Beginning { building, turn, next }) = self.end_of_start() else { return };
         drop((turn, next));
-        // Somebody is about to use the sandbox, and what is left of its start can wait.
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = Some(building);
+        // Somebody is about to use the sandbox, and its launcher, which would need a processor to end, can wait.
+        let started = self.started.clone();
         tokio::spawn(async move {
             tokio::time::sleep(UNDISTURBED).await;
-            let _ = tokio::task::spawn_blocking(move || drop(building)).await;
+            if let Some(building) = take(&started) {
+                let _ = tokio::task::spawn_blocking(move || drop(building)).await;
+            }
         });
     }
 
@@ -159,8 +179,8 @@ impl RunningSandbox for NamespaceSandbox {
     }
 
     async fn stop(&self) -> Result<(), BackendError> {
-        // Its launcher has ended by now, unless the guest never came.
-        drop(self.end_of_start());
+        let start = self.end_of_start();
+        let building = take(&self.started).or(start.map(|start| start.building));
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
         Relief::for_good(&self.record.groups);
         if tokio::time::timeout(ENDING_TIME, self.gone()).await.is_err() {
@@ -170,6 +190,8 @@ impl RunningSandbox for NamespaceSandbox {
         }
         let (shared, name, ids) = (self.shared.clone(), self.name.clone(), self.record.ids);
         blocking(move || {
+            // Its launcher has the sandbox's name, and nothing may be left that has.
+            drop(building);
             shared.remove_traces(&name);
             shared.ids.give_back(ids);
             Ok(())

@@ -109,26 +109,32 @@ async fn what_was_begun_can_be_taken_back() {
     assert_eq!(corpses(), Vec::<String>::new());
 }
 
+/// Those that are kept, and orphans that are still there after the sweep.
 #[tokio::test]
-async fn a_sweep_reserves_the_ids_of_what_is_kept() {
+async fn a_sweep_reserves_the_ids_of_what_lives() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root gives out ranges of ids");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let backend = NamespaceBackend::new(folder.path().join("sandboxes")).unwrap();
-    let ids = backend.shared.ids.take().unwrap();
-    backend.shared.ids.give_back(ids);
-    let name = SandboxName::throwaway();
-    let launched = Launched { pid: std::process::id() as i32, ..Launched::default() };
-    let record = Record::new(name.clone(), launched, ids, vec![], SetUp::default(), None);
-    let kept = backend.shared.folder.join(name.as_str());
-    private_folder(&kept).unwrap();
-    record.write(&kept).unwrap();
-    assert_eq!(backend.sweep(&HashSet::from([name])).await.unwrap(), 0);
-    // More than are registered at once: all of those were given. The host has others who need some.
-    for _ in 0..100 {
-        assert_ne!(backend.shared.ids.take().unwrap(), ids, "it is in use");
+    for is_kept in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let backend = NamespaceBackend::new(folder.path().join("sandboxes")).unwrap();
+        let ids = backend.shared.ids.take().unwrap();
+        backend.shared.ids.give_back(ids);
+        let name = SandboxName::throwaway();
+        let launched = Launched { pid: std::process::id() as i32, ..Launched::default() };
+        let record = Record::new(name.clone(), launched, ids, vec![], SetUp::default(), None);
+        let place = backend.shared.folder.join(name.as_str());
+        private_folder(&place).unwrap();
+        record.write(&place).unwrap();
+        // Somebody holds it, so that it cannot be ended.
+        let _hold = backend.shared.held.hold(&name);
+        let keep = is_kept.then_some(name).into_iter().collect::<HashSet<_>>();
+        assert_eq!(backend.sweep(&keep).await.unwrap(), 0);
+        // More than are registered at once: all of those were given. The host has others who need some.
+        for _ in 0..100 {
+            assert_ne!(backend.shared.ids.take().unwrap(), ids, "it is in use");
+        }
     }
 }
 

@@ -19,12 +19,21 @@ pub(super) const PROGRAM: &str = "bellglass-guest";
 /// would mean that the kernel does not let go of a process.
 const LOOKS: usize = 10;
 
-/// Ends every process that was started for a sandbox of this name, and waits until it is gone.
-pub(super) fn kill_all_of(name: &str) {
+/// Ends every process that was started for a sandbox of this name, and waits until it is gone. Says whether all
+/// are.
+pub(super) fn kill_all_of(name: &str) -> bool {
+    let are_gone = kill_all(|| processes_of(name));
+    if !are_gone {
+        tracing::warn!(sandbox = name, "some of its processes cannot be ended");
+    }
+    are_gone
+}
+
+fn kill_all(mut look: impl FnMut() -> Vec<OwnedFd>) -> bool {
     for _ in 0..LOOKS {
-        let found = processes_of(name);
+        let found = look();
         if found.is_empty() {
-            return;
+            return true;
         }
         for pidfd in &found {
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
@@ -35,7 +44,7 @@ pub(super) fn kill_all_of(name: &str) {
             reap(pidfd);
         }
     }
-    tracing::warn!(sandbox = name, "some of its processes cannot be ended");
+    false
 }
 
 pub(super) fn processes_of(name: &str) -> Vec<OwnedFd> {
@@ -72,11 +81,23 @@ mod tests {
     fn only_processes_of_that_name_are_ended() {
         let (mut ended, mut other) = (start("86401"), start("86402"));
         while processes_of("86401").is_empty() || processes_of("86402").is_empty() {}
-        kill_all_of("86401");
+        assert!(kill_all_of("86401"));
         // It was our child, so it was reaped too.
         assert!(ended.try_wait().is_err());
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();
+    }
+    #[test]
+    #[allow(clippy::zombie_processes, reason = "they are waited for by their descriptors")]
+    fn what_does_not_end_is_not_said_to_be_gone() {
+        let another = || {
+            let child = start("86403");
+            let pid = Pid::from_raw(child.id() as i32).unwrap();
+            vec![rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap()]
+        };
+        assert!(!kill_all(another));
+        let mut one = Some(another());
+        assert!(kill_all(|| one.take().unwrap_or_default()));
     }
 }

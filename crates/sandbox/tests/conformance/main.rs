@@ -32,6 +32,8 @@ macro_rules! for_every_behaviour_inside {
         conformance! { $backend, $fresh:
             tools::the_first_command_speaks,
             tools::a_command_runs_whoever_waits_for_it,
+            tools::who_waits_for_a_command_is_no_way_in,
+            tools::tools_run_on_every_processor,
             tools::every_interpreter_runs,
             tools::files_are_written_and_read,
             tools::file_tools_stay_in_the_workspace,

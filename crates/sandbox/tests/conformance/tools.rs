@@ -1,11 +1,15 @@
 //! What runs inside, and what it can reach.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bellglass_protocol::job::IsolationLevel;
 use bellglass_protocol::step::StepStatus;
+use bellglass_sandbox::Sandbox;
+use futures::StreamExt as _;
 use serde_json::json;
 
-use crate::fixture::{Fixture, call, shell};
+use crate::fixture::{Fixture, PATIENCE, call, shell};
 
 pub(crate) async fn the_first_command_speaks(fixture: &Fixture) {
     let sandbox = fixture.start().await;
@@ -38,6 +42,85 @@ pub(crate) async fn a_command_runs_whoever_waits_for_it(fixture: &Fixture) {
     // Each finds nothing but its own three descriptors.
     let others = "for n in {3..40}; do [ -e /proc/$$/fd/$n ] && echo $n; done; echo no more";
     assert_eq!(shell(&sandbox, 24, others).await.stdout, "no more\n");
+    sandbox.destroy().await.unwrap();
+}
+
+/// It has the memory of its supervisor, which has more rights than tools.
+pub(crate) async fn who_waits_for_a_command_is_no_way_in(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    let spy = r#"
+import ctypes, errno, json, os, pathlib, time
+libc = ctypes.CDLL(None, use_errno=True)
+open("up", "w").close()
+def supervisors():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try: status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        except OSError: continue
+        if status.startswith("Name:\tsupervisor\n"): yield int(pid), f"\nUid:\t{os.getuid()}\t" in status
+# The one of this process, and that of the next command.
+while sum(not ours for _, ours in supervisors()) < 2: time.sleep(0.002)
+time.sleep(0.1)
+waiting = [pid for pid, ours in supervisors() if ours]
+def call(*words):
+    if libc.syscall(*words) < 0: raise OSError(ctypes.get_errno(), "")
+def tried(attempt):
+    try: return repr(attempt())
+    except OSError as error: return errno.errorcode[error.errno]
+here = (ctypes.c_uint64 * 2)(ctypes.addressof(ctypes.create_string_buffer(8)), 8)
+found = {way: said for pid in waiting for way, said in {
+    "memory": tried(lambda: os.open(f"/proc/{pid}/mem", os.O_RDWR)),
+    "maps": tried(lambda: open(f"/proc/{pid}/maps").read(1)),
+    "environment": tried(lambda: open(f"/proc/{pid}/environ").read(1)),
+    "descriptors": tried(lambda: os.listdir(f"/proc/{pid}/fd")),
+    "root": tried(lambda: os.listdir(f"/proc/{pid}/root/")),
+    "attach": tried(lambda: call(101, 16, pid, 0, 0)),
+    "seize": tried(lambda: call(101, 0x4206, pid, 0, 0)),
+    "write": tried(lambda: call(311, pid, here, 1, here, 1, 0)),
+    "take a descriptor": tried(lambda: call(438, os.pidfd_open(pid), 3, 0)),
+}.items()}
+pathlib.Path("found.new").write_text(json.dumps(found))
+os.rename("found.new", "found.json")
+"#;
+    let write = json!({ "tool": "write_file", "path": "spy.py", "content": spy });
+    assert_eq!(call(&sandbox, 1, write).await.result.status, StepStatus::Succeeded);
+    let start = "python3 spy.py > said 2>&1 & until [ -e up ]; do sleep 0.01; done";
+    assert_eq!(shell(&sandbox, 2, start).await.result.exit_code, Some(0));
+    let found = until_there(&sandbox, "found.json").await;
+    let found: BTreeMap<String, String> = serde_json::from_slice(&found).unwrap();
+    // gVisor's kernel would show too much of it, so nobody of the tools' user waits there.
+    let ways = if sandbox.report().isolation == IsolationLevel::Gvisor { 0 } else { 9 };
+    assert_eq!(found.len(), ways, "{found:?}");
+    for (way, said) in found {
+        assert!(["EPERM", "EACCES"].contains(&said.as_str()), "{way}: {said}");
+    }
+    assert_eq!(shell(&sandbox, 3, "echo well").await.stdout, "well\n");
+    sandbox.destroy().await.unwrap();
+}
+
+/// A file of the workspace, once it is there. No command is run for that.
+async fn until_there(sandbox: &Sandbox, path: &str) -> Vec<u8> {
+    let read = async {
+        loop {
+            if let Ok((_, mut content)) = sandbox.guest().read_file(path).await {
+                let mut all = Vec::new();
+                while let Some(piece) = content.next().await {
+                    all.extend_from_slice(&piece.unwrap());
+                }
+                return all;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("it comes")
+}
+
+/// Where it was made it had a processor to itself; its tools have all.
+pub(crate) async fn tools_run_on_every_processor(fixture: &Fixture) {
+    let sandbox = fixture.start().await;
+    let all = std::thread::available_parallelism().unwrap().to_string();
+    for n in 1..4 {
+        assert_eq!(shell(&sandbox, n, "nproc").await.stdout.trim(), all);
+    }
     sandbox.destroy().await.unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! `GET /jobs/{id}/events`: a job's history, as server-sent events or as JSON lines.
 //!
 //! Each event goes out as the exact line that is in the log, so that the hash chain can be checked
-//! from what was received.
+//! from what was received. Only what a link leaves out is missing from the lines of its guests.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use bellglass_protocol::chain::SealedEvent;
 use bellglass_protocol::id::JobId;
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, stream};
@@ -18,9 +19,11 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::SharedServer;
+use crate::caller::Caller;
 use crate::event_log::{AtEnd, LogReader, is_over};
 use crate::extract::{JobPath, Parameters, switch};
 use crate::problem::{ApiError, Problem};
+use crate::withheld::Withheld;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -64,6 +67,7 @@ pub(crate) struct SentEvent {
 ///
 /// As server-sent events it can be resumed with the header `Last-Event-ID`. The stream ends after
 /// the event `finished`; whoever then resumes gets 204, which tells a browser not to come again.
+/// Whoever comes by a link sees the first event without what the link leaves out.
 #[utoipa::path(
     get, path = "/jobs/{id}/events", operation_id = "list_events", tag = "events",
     params(
@@ -83,6 +87,7 @@ pub(crate) struct SentEvent {
 )]
 pub(crate) async fn list(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
     Parameters(parameters): Parameters<EventParameters>,
     headers: HeaderMap,
@@ -97,20 +102,21 @@ pub(crate) async fn list(
     let follow = parameters.follow.unwrap_or(matches!(format, Format::Sse));
     let at_end = if follow { AtEnd::Follow } else { AtEnd::Stop };
     let reader = || LogReader::new(store.clone(), job, after, at_end, server.stopping.clone());
+    let withheld = Withheld::from(&caller);
     match format {
-        Format::Jsonl => Ok(json_lines(reader())),
+        Format::Jsonl => Ok(json_lines(reader(), withheld)),
         Format::Sse if resumed.is_some() && is_over(store.as_ref(), job, after).await? => {
             Ok(StatusCode::NO_CONTENT.into_response())
         }
-        Format::Sse => Ok(server_sent(reader())),
+        Format::Sse => Ok(server_sent(reader(), withheld)),
     }
 }
 
 /// Often enough that no proxy on the way takes the silence for the end.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-fn server_sent(reader: LogReader) -> Response {
-    let events = sse_events(reader);
+fn server_sent(reader: LogReader, withheld: Option<Withheld>) -> Response {
+    let events = sse_events(reader, withheld);
     let mut response =
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     // Asks a buffering proxy to pass each event on at once.
@@ -119,24 +125,26 @@ fn server_sent(reader: LogReader) -> Response {
 }
 
 /// An error ends the stream early; the client resumes where it was.
-fn sse_events(reader: LogReader) -> impl Stream<Item = Result<Event, Infallible>> + Send {
-    reader.pages().flat_map(|page| {
+fn sse_events(
+    reader: LogReader,
+    withheld: Option<Withheld>,
+) -> impl Stream<Item = Result<Event, Infallible>> + Send {
+    reader.pages().flat_map(move |page| {
         let events = page.unwrap_or_default().into_iter();
-        stream::iter(
-            events.map(|sealed| {
-                Ok(Event::default().id(sealed.event.seq.to_string()).data(sealed.line))
-            }),
-        )
+        stream::iter(events.map(move |sealed| {
+            let id = sealed.event.seq.to_string();
+            Ok(Event::default().id(id).data(line(sealed, withheld)))
+        }))
     })
 }
 
-fn json_lines(reader: LogReader) -> Response {
-    let lines = reader.pages().map(|page| {
+fn json_lines(reader: LogReader, withheld: Option<Withheld>) -> Response {
+    let lines = reader.pages().map(move |page| {
         page.map(|events| {
             let length = events.iter().map(|sealed| sealed.line.len() + 1).sum();
             let mut text = Vec::with_capacity(length);
-            for sealed in &events {
-                text.extend_from_slice(sealed.line.as_bytes());
+            for sealed in events {
+                text.extend_from_slice(line(sealed, withheld).as_bytes());
                 text.push(b'\n');
             }
             Bytes::from(text)
@@ -144,6 +152,13 @@ fn json_lines(reader: LogReader) -> Response {
     });
     let content_type = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (content_type, Body::from_stream(lines)).into_response()
+}
+
+fn line(sealed: SealedEvent, withheld: Option<Withheld>) -> String {
+    match withheld {
+        Some(withheld) => withheld.line(sealed),
+        None => sealed.line,
+    }
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {

@@ -14,6 +14,7 @@ use crate::caller::Caller;
 use crate::extract::{JobPath, Parameters};
 use crate::links::{self, Links};
 use crate::problem::{ApiError, Problem};
+use crate::withheld::Withheld;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -175,6 +176,8 @@ pub(crate) struct Job {
 }
 
 /// One job whole, with its steps
+///
+/// Whoever comes by a link sees it without what the link leaves out.
 #[utoipa::path(
     get, path = "/jobs/{id}", operation_id = "get_job", tag = "jobs",
     params(("id" = JobId, Path, description = "The job")),
@@ -186,9 +189,13 @@ pub(crate) struct Job {
 )]
 pub(crate) async fn show(
     State(server): State<SharedServer>,
+    caller: Caller,
     JobPath(job): JobPath,
 ) -> Result<Json<Job>, ApiError> {
-    let view = server.app.store.job(job).await?;
+    let mut view = server.app.store.job(job).await?;
+    if let Some(withheld) = Withheld::from(&caller) {
+        withheld.blank(&mut view.spec);
+    }
     let download_url = links::result_url(job, view.result.as_ref());
     Ok(Json(Job { view, task_id: job, download_url, links: Links::of(&server, job) }))
 }

@@ -82,13 +82,14 @@ pub(super) async fn accept(
         return Err(ApiError::ImageNotFound(spec.image));
     }
     spec.owner = caller.owner();
-    let turn = server.meter.job(app.store.as_ref(), caller).await?;
+    let place = server.meter.job(app.store.as_ref(), caller).await?;
+    place.bound(&mut spec.limits);
     let port = match &server.vnc {
         Some(vnc) if spec.desktop.is_some() || spec.image == DESKTOP_IMAGE => vnc.reserve().await,
         _ => None,
     };
     let job = app.store.schedule(spec).await?;
-    drop(turn);
+    drop(place);
     if let Some(port) = port {
         vnc::serve(server, job, port);
     }

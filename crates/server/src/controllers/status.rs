@@ -84,9 +84,14 @@ impl JobAccess {
 }
 
 impl Status {
-    fn of(server: &Server, job: JobOutline, caller: &Caller) -> Self {
+    async fn of(server: &Server, job: JobOutline, caller: &Caller) -> Result<Self, ApiError> {
         let result = links::result_url(job.id, job.result.as_ref());
-        Self {
+        let vnc = server.vnc.as_ref().filter(|_| caller.has_for_jobs(JobRight::Change));
+        let vnc_password = match vnc {
+            Some(vnc) => vnc.password(server.app.store.as_ref(), job.id).await?,
+            None => None,
+        };
+        Ok(Self {
             job_id: job.id,
             task_id: job.id,
             name: job.name,
@@ -101,15 +106,10 @@ impl Status {
             scheduled_at: job.scheduled_at,
             started_at: job.started_at,
             finished_at: job.finished_at,
-            vnc_password: server
-                .vnc
-                .as_ref()
-                .filter(|_| caller.has_for_jobs(JobRight::Change))
-                .and_then(|vnc| vnc.password(job.id))
-                .map(|password| password.text().to_owned()),
+            vnc_password: vnc_password.map(|password| password.text().to_owned()),
             access: JobAccess::of(caller),
             links: Links::of(server, job.id),
-        }
+        })
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) async fn by_path(
     caller: Caller,
     JobPath(job): JobPath,
 ) -> Result<Json<Status>, ApiError> {
-    Ok(Json(Status::of(&server, server.app.store.outline(job).await?, &caller)))
+    Ok(Json(Status::of(&server, server.app.store.outline(job).await?, &caller).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -170,5 +170,5 @@ pub(crate) async fn by_query(
     };
     let job = parse_job_id(&text)?;
     caller.must_see(&server, job).await?;
-    Ok(Json(Status::of(&server, server.app.store.outline(job).await?, &caller)))
+    Ok(Json(Status::of(&server, server.app.store.outline(job).await?, &caller).await?))
 }

@@ -7,6 +7,8 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
+use bellglass_protocol::id::JobId;
+use bellglass_store::Store;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
@@ -32,13 +34,41 @@ pub(super) enum ForwardError {
     Ask(#[from] hyper::Error),
     #[error("whoever answers does not know the cluster's secret")]
     Unproven,
+    #[error("the job is in other hands by now")]
+    Moved,
+}
+
+/// How often it is looked whether the worker that is asked still holds the job.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// The worker that holds a job, as far as the store knew when it was chosen.
+#[derive(Clone, Copy)]
+pub(super) struct Holder<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) job: JobId,
+    pub(super) address: &'a str,
+}
+
+impl Holder<'_> {
+    /// Returns once it is another's, or nobody's. A worker that stands still takes requests and answers none.
+    async fn has_changed(self) {
+        loop {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            // While the database is away, nobody can take a job over.
+            if let Ok(address) = self.store.address_of_holder(self.job).await
+                && address.as_deref() != Some(self.address)
+            {
+                return;
+            }
+        }
+    }
 }
 
 /// Passes a request on for as long as its caller is let in here: there, nobody knows when that ends.
 pub(super) async fn forward(
     server: &SharedServer,
     secret: &Secret,
-    address: &str,
+    holder: Holder<'_>,
     mut request: Request,
 ) -> Result<Response, ForwardError> {
     let caller = request.extensions().get::<Caller>().cloned().unwrap_or(Caller::Nobody);
@@ -47,7 +77,7 @@ pub(super) async fn forward(
     let from_client: Option<OnUpgrade> = upgrade.then(|| hyper::upgrade::on(&mut request));
     take_away_what_is_the_clients(request.headers_mut());
     let vouched = Vouched { owner: caller.owner() };
-    let mut response = ask(secret, address, &vouched, request).await?;
+    let mut response = ask(secret, holder, &vouched, request).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(from_client) = from_client
     {
@@ -57,14 +87,15 @@ pub(super) async fn forward(
     Ok(response.map(Body::new))
 }
 
-/// Sends a sealed request to a worker, and sees to it that a worker answers.
+/// Sends a sealed request to a worker, and sees to it that a worker answers. However long that takes is waited
+/// for while the worker holds the job.
 pub(super) async fn ask(
     secret: &Secret,
-    address: &str,
+    holder: Holder<'_>,
     vouched: &Vouched,
     request: Request,
 ) -> Result<axum::http::Response<Incoming>, ForwardError> {
-    let connection = tokio::time::timeout(CONNECT_TIME, TcpStream::connect(address));
+    let connection = tokio::time::timeout(CONNECT_TIME, TcpStream::connect(holder.address));
     let connection = connection.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     attend(&connection)?;
     let (mut sender, driver) = http1::handshake(TokioIo::new(connection)).await?;
@@ -81,7 +112,10 @@ pub(super) async fn ask(
     let (sealed, number) = seal::seal(secret, &head.method, &path, vouched, Timestamp::now());
     head.headers.insert(seal::SEAL, sealed);
 
-    let mut response = sender.send_request(Request::from_parts(head, body)).await?;
+    let mut response = tokio::select! {
+        response = sender.send_request(Request::from_parts(head, body)) => response?,
+        () = holder.has_changed() => return Err(ForwardError::Moved),
+    };
     if !seal::is_proof(secret, &number, response.headers()) {
         return Err(ForwardError::Unproven);
     }

@@ -23,6 +23,7 @@ use jiff::Timestamp;
 use crate::SharedServer;
 use crate::problem::ApiError;
 use crate::settings::Secret;
+use forward::Holder;
 pub(crate) use forward::attend;
 use seal::Sealed;
 pub(crate) use seal::{Seals, Vouched};
@@ -54,7 +55,8 @@ pub(crate) async fn pass_on(
         Ok(None) => return next.run(request).await,
         Err(error) => return ApiError::from(error).into_response(),
     };
-    match forward::forward(&server, &cluster.secret, &address, request).await {
+    let holder = Holder { store: &*server.app.store, job, address: &address };
+    match forward::forward(&server, &cluster.secret, holder, request).await {
         Ok(response) => response,
         Err(error) => {
             tracing::warn!(%job, %address, %error, "the worker that holds a job does not answer");

@@ -8,6 +8,7 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use bellglass_protocol::id::JobId;
 use bellglass_protocol::tunnel::{Inside, LivePlace};
+use bellglass_store::Store;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -15,7 +16,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::oneshot;
 
 use super::errand::{Errand, PLACE, PROTOCOL, Sent};
-use super::forward::{ForwardError, ask};
+use super::forward::{ForwardError, Holder, ask};
 use super::seal::Vouched;
 use crate::Server;
 use crate::live::{LiveError, LiveStream, Taken};
@@ -73,6 +74,7 @@ pub(crate) async fn note_visit(
 
 /// The worker that holds a job.
 struct There<'a> {
+    store: &'a dyn Store,
     secret: &'a Secret,
     address: String,
     job: JobId,
@@ -86,7 +88,8 @@ async fn elsewhere(server: &Server, job: JobId) -> Result<Option<There<'_>>, Liv
     }
     let address = server.app.store.address_of_holder(job).await;
     let address = address.map_err(|error| LiveError::Broken(error.to_string()))?;
-    Ok(address.map(|address| There { secret: &cluster.secret, address, job }))
+    let store = &*server.app.store;
+    Ok(address.map(|address| There { store, secret: &cluster.secret, address, job }))
 }
 
 /// The longest refusal that is read.
@@ -114,7 +117,8 @@ impl There<'_> {
             .map_err(|error| broken(&error))?;
         // Whoever is let in was let in here, and an errand says on whose behalf it is run.
         let vouched = Vouched { owner: None };
-        let asked = ask(self.secret, &self.address, &vouched, request).await;
+        let holder = Holder { store: self.store, job: self.job, address: &self.address };
+        let asked = ask(self.secret, holder, &vouched, request).await;
         let response = asked.map_err(|error: ForwardError| {
             let (job, address) = (self.job, &self.address);
             tracing::warn!(%job, %address, %error, "the worker that holds a job does not answer");

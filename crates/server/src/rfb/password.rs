@@ -21,10 +21,10 @@ const LONGEST: usize = 8;
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// From what the passwords of desktops are made.
-pub(crate) enum VncPasswords {
-    /// The operator's word for all of them.
-    Set(Secret),
-    Made(Vec<u8>),
+pub(crate) struct VncPasswords {
+    /// The operator's word for the jobs that are no user's.
+    set: Option<Secret>,
+    key: Vec<u8>,
 }
 
 #[derive(Clone)]
@@ -32,26 +32,21 @@ pub(crate) struct VncPassword(String);
 
 impl VncPasswords {
     pub(crate) fn new(set: Option<&Secret>, key: &[u8]) -> Self {
-        match set.filter(|set| !set.is_empty()) {
-            Some(set) => Self::Set(set.clone()),
-            None => Self::Made(key.to_vec()),
-        }
+        Self { set: set.filter(|set| !set.is_empty()).cloned(), key: key.to_vec() }
     }
 
-    pub(crate) fn of(&self, job: JobId) -> VncPassword {
-        match self {
-            Self::Set(secret) => {
-                VncPassword(String::from_utf8_lossy(secret.as_bytes()).into_owned())
-            }
-            Self::Made(key) => {
-                let mut made =
-                    <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key).expect("any length");
-                made.update(format!("bellglass desktop of {job}").as_bytes());
-                let bytes = made.finalize().into_bytes();
-                let letters = bytes.iter().map(|byte| ALPHABET[usize::from(byte % 32)] as char);
-                VncPassword(letters.take(LONGEST).collect())
-            }
+    /// The password of a job. Users are shown those of their own jobs, so a user's job never has one that
+    /// opens another.
+    pub(crate) fn of(&self, job: JobId, owner: Option<&str>) -> VncPassword {
+        if let (Some(set), None) = (&self.set, owner) {
+            return VncPassword(String::from_utf8_lossy(set.as_bytes()).into_owned());
         }
+        let mut made =
+            <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(&self.key).expect("any length");
+        made.update(format!("bellglass desktop of {job}").as_bytes());
+        let bytes = made.finalize().into_bytes();
+        let letters = bytes.iter().map(|byte| ALPHABET[usize::from(byte % 32)] as char);
+        VncPassword(letters.take(LONGEST).collect())
     }
 }
 
@@ -99,14 +94,17 @@ mod tests {
     const ANSWER: &str = "b866924125c8eebb9debc1db61c538e2";
 
     #[test]
-    fn each_job_has_a_password_of_its_own_unless_it_is_set() {
+    fn each_job_has_a_password_of_its_own_unless_it_is_set_for_jobs_of_nobody() {
         let jobs = ["01890a5d-ac96-774b-bcce-b302099a8057", "01890a5d-ac96-774b-bcce-b302099a8058"];
         let [one, other] = jobs.map(|job| job.parse::<JobId>().unwrap());
         let made = VncPasswords::new(None, b"key");
-        assert_eq!(made.of(one).text(), made.of(one).text());
-        assert_ne!(made.of(one).text(), made.of(other).text());
-        assert_eq!(made.of(one).text().len(), LONGEST);
         let set = VncPasswords::new(Some(&Secret::new("sesame")), b"key");
-        assert_eq!((set.of(one).text(), set.of(other).text()), ("sesame", "sesame"));
+        for (passwords, owner) in [(&made, None), (&made, Some("ada")), (&set, Some("ada"))] {
+            let of = |job| passwords.of(job, owner).text().to_owned();
+            assert_eq!(of(one), of(one));
+            assert_ne!(of(one), of(other));
+            assert_eq!(of(one).len(), LONGEST);
+        }
+        assert_eq!((set.of(one, None).text(), set.of(other, None).text()), ("sesame", "sesame"));
     }
 }

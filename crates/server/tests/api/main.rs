@@ -17,3 +17,4 @@ mod results;
 mod schedule;
 mod shares;
 mod tool_page;
+mod vnc;

@@ -4,6 +4,7 @@ use axum::http::{Method, StatusCode};
 use bellglass_protocol::event::EndStatus;
 use bellglass_protocol::quantity::Seconds;
 use bellglass_server::{Quotas, ServerSettings};
+use bellglass_store::Store as _;
 
 use crate::access::{OPERATOR, call, schedule_as, token_of, with_settings};
 use crate::harness::{Answer, HELLO, Harness};
@@ -92,6 +93,23 @@ async fn running_time_in_a_day() {
     }
     assert_eq!(answer.problem(), (429, "quota_exceeded".into()), "{job}");
     assert!(answer.json()["detail"].as_str().unwrap().contains("have run"), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn jobs_share_what_is_left_of_a_days_time() {
+    let running_time_per_day = Some(Seconds::whole(60));
+    let server = with(Quotas { running_time_per_day, ..unlimited() }).await;
+    let ada = token_of(&server, "ada", "user").await;
+    let time = async |token: &str| {
+        let job = schedule_as(&server, token).await;
+        server.store.job(job).await.unwrap().spec.limits.time.get()
+    };
+    assert_eq!([time(&ada).await, time(&ada).await, time(&ada).await], [60.0, 30.0, 20.0]);
+    assert_eq!(time(OPERATOR).await, 3600.0);
+    let short = r#"{"steps":[{"tool":"shell","command":"true"}],"limits":{"time":2}}"#;
+    let short = call(&server, &ada, Method::POST, "/schedule", short).await.json();
+    let short = short["job_id"].as_str().unwrap().parse().unwrap();
+    assert_eq!(server.store.job(short).await.unwrap().spec.limits.time.get(), 2.0);
 }
 
 #[tokio::test]

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
+use bellglass_protocol::chain::Verifier;
 use bellglass_protocol::event::EndStatus;
 use bellglass_protocol::id::JobId;
+use bellglass_store::Store as _;
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -88,6 +90,56 @@ async fn a_link_shows_its_job_and_changes_nothing() {
     assert_eq!(server.send(foreign).await.problem(), (403, "forbidden_origin".into()));
     let text = cookie.split_once('=').unwrap().1;
     assert_eq!(call(&server, text, Method::GET, &path, "").await.problem().0, 401);
+}
+
+#[tokio::test]
+async fn a_link_gives_away_no_uploaded_file_and_no_key() {
+    let server = with_users().await;
+    let ada = token_of(&server, "ada", "user").await;
+    let spec = json!({
+        "task": "count", "on_error": "continue", "priority": 0, "image": "base", "limits": {},
+        "network": "registries", "isolation": "namespace", "owner": "ada",
+        "files": [{ "path": "notes.txt", "content": "hush-file" }],
+        "mcp": {
+            "inside": { "command": ["serve", "--key=hush-argument"], "env": { "KEY": "hush-env" } },
+            "outside": { "url": "https://example.com/hush-url" },
+        },
+    });
+    let job = server.store.schedule(serde_json::from_value(spec).unwrap()).await.unwrap();
+    let shown = async |cookie: &str, path: &str| {
+        let path = path.replace("ID", &job.to_string());
+        let answer = server.get_with(&path, "cookie", cookie).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
+        answer.text().to_owned()
+    };
+    let ways = ["/jobs/ID", "/jobs/ID/events?follow=0", "/jobs/ID/events?format=jsonl"];
+    let all = ["hush-file", "hush-argument", "hush-env", "hush-url"];
+    let adas = log_in(&server, &ada).await;
+    for (files, secret) in [(false, &all[..]), (true, &all[1..])] {
+        let link = share(&server, &ada, job, json!({ "files": files })).await;
+        let guest = open(&server, link["url"].as_str().unwrap()).await.expect("it opens");
+        for way in ways {
+            let (seen, whole) = (shown(&guest, way).await, shown(&adas, way).await);
+            for word in all {
+                assert!(whole.contains(word), "{word} in {way} for Ada: {whole}");
+                let hidden = secret.contains(&word);
+                assert_eq!(!seen.contains(word), hidden, "{word} in {way} for a guest: {seen}");
+            }
+            // What there is is still said.
+            for word in ["notes.txt", "serve", "KEY", "outside"] {
+                assert!(seen.contains(word), "{word} in {way}: {seen}");
+            }
+        }
+    }
+    // Only a line that something was taken out of can no longer be checked.
+    let plain = schedule_as(&server, &ada).await;
+    let link = share(&server, &ada, plain, json!({ "files": false })).await;
+    let guest = open(&server, link["url"].as_str().unwrap()).await.expect("it opens");
+    let path = format!("/jobs/{plain}/events?format=jsonl");
+    let log = server.get_with(&path, "cookie", &guest).await;
+    assert_eq!(log.text(), call(&server, &ada, Method::GET, &path, "").await.text());
+    let mut verifier = Verifier::new(Some(plain));
+    log.text().lines().for_each(|line| drop(verifier.line(line).unwrap()));
 }
 
 #[tokio::test]

@@ -33,7 +33,8 @@ pub use writer::ArtifactWriter;
 #[derive(Clone, Debug)]
 pub struct Artifacts {
     store: Arc<dyn ObjectStore>,
-    /// The folder, where it is one: only a folder keeps traces of uploads that a crash cut off.
+    /// The folder, where it is one: traces of uploads that a crash cut off are ours to remove there. A bucket
+    /// keeps their parts too, which nothing of ours lists, until a rule of its own removes them.
     folder: Option<PathBuf>,
     /// Where the store can make links by which clients fetch artifacts without us.
     links: Option<s3::Links>,

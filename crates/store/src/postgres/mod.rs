@@ -39,6 +39,7 @@ use crate::group::operation::{
 use crate::group::{CHANGES_KEPT, QUEUE};
 use crate::index::{IndexRow, now};
 use crate::memory::{Memory, MemoryChange, MemoryQuery, NewMemory};
+use crate::unreadable::{self, Others};
 use crate::{
     Change, ClaimedJob, JobFilter, JobOutline, JobPage, LogEnd, Steering, Store, StoreError,
 };
@@ -116,6 +117,22 @@ impl PostgresStore {
         self.writer.send(operation(pending)).await.map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
+
+    /// Folds a job that was claimed, which can take long, so that the writer does not wait for it. One that
+    /// cannot be read is let go of.
+    async fn read_claimed(
+        &self,
+        (job, generation): (JobId, Generation),
+    ) -> Result<Option<ClaimedJob>, StoreError> {
+        match patiently(|| reads::brief(&self.readers.claims, job)).await {
+            Ok((view, recorded_bytes)) => Ok(Some(ClaimedJob { generation, view, recorded_bytes })),
+            Err(StoreError::Corrupt(reason)) => {
+                unreadable::let_go(self, (job, generation), &reason, Others::Newer).await?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Drop for PostgresStore {
@@ -165,13 +182,13 @@ impl Store for PostgresStore {
         worker: &WorkerId,
         lease: Duration,
     ) -> Result<Option<ClaimedJob>, StoreError> {
-        let claim = Claim { worker: worker.clone(), lease };
-        let Some((job, generation)) = self.ask(Operation::Claim, claim).await? else {
-            return Ok(None);
-        };
-        // A long history is folded here so that the writer does not wait for it.
-        let (view, recorded_bytes) = patiently(|| reads::brief(&self.readers.claims, job)).await?;
-        Ok(Some(ClaimedJob { generation, view, recorded_bytes }))
+        loop {
+            let claim = Claim { worker: worker.clone(), lease };
+            let Some(taken) = self.ask(Operation::Claim, claim).await? else { return Ok(None) };
+            if let Some(claimed) = self.read_claimed(taken).await? {
+                return Ok(Some(claimed));
+            }
+        }
     }
 
     async fn renew_leases(
@@ -192,8 +209,7 @@ impl Store for PostgresStore {
     ) -> Result<Option<ClaimedJob>, StoreError> {
         let claim = ClaimOwn { worker: worker.clone(), job, lease };
         let Some(generation) = self.ask(Operation::ClaimOwn, claim).await? else { return Ok(None) };
-        let (view, recorded_bytes) = patiently(|| reads::brief(&self.readers.claims, job)).await?;
-        Ok(Some(ClaimedJob { generation, view, recorded_bytes }))
+        self.read_claimed((job, generation)).await
     }
 
     async fn release_leases_but(

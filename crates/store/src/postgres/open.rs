@@ -200,6 +200,12 @@ mod tests {
                     assert!(!line.contains(word), "migration {}: {line}", migration.version);
                 }
             }
+            // An older program writes rows without the column.
+            let columns = sql.split(';').filter(|statement| statement.contains("ADD COLUMN"));
+            for column in columns.flat_map(|statement| statement.split("ADD COLUMN").skip(1)) {
+                let is_filled = !column.contains("NOT NULL") || column.contains("DEFAULT");
+                assert!(is_filled, "migration {}: {column}", migration.version);
+            }
         }
     }
 

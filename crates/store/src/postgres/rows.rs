@@ -106,8 +106,8 @@ macro_rules! select_jobs {
         concat!(
             "SELECT id, status, priority, name, title, scheduled_at, started_at, finished_at, \
              generation, cancel_requested, worker, lease_until, last_seq, last_at, last_hash, \
-             steps_done, steps_total, failed_steps, result_seq, owner, forked_from, retired \
-             FROM jobs ",
+             steps_done, steps_total, failed_steps, result_seq, owner, forked_from, retired, \
+             needs FROM jobs ",
             $rest
         )
     };
@@ -251,6 +251,7 @@ pub(super) fn read_row(row: &PgRow) -> Result<IndexRow, StoreError> {
         owner: row.try_get(19)?,
         forked_from: row.try_get::<Option<Uuid>, _>(20)?.map(JobId::from),
         retired: row.try_get(21)?,
+        left_to_newer: row.try_get::<Option<i32>, _>(22)?.is_some_and(|needs| needs > ABILITY),
     })
 }
 

@@ -257,6 +257,8 @@ pub(super) fn read_row(row: &SqliteRow) -> Result<IndexRow, StoreError> {
         owner: row.try_get(19)?,
         forked_from: row.try_get::<Option<&str>, _>(20)?.map(job_id).transpose()?,
         retired: row.try_get(21)?,
+        // A newer program has the file for itself.
+        left_to_newer: false,
     })
 }
 

@@ -28,6 +28,11 @@ impl<'a> Hands<'a> {
         Self { server, job }
     }
 
+    /// Uses the tools of a job that does something else meanwhile.
+    pub(crate) fn beside(server: &'a TestServer, job: &str) -> Self {
+        Self { server, job: job.to_owned() }
+    }
+
     /// Uses a tool, whatever comes of it.
     pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Answered {
         let message = json!({

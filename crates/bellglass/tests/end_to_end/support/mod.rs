@@ -6,6 +6,7 @@ pub(crate) mod hands;
 pub(crate) mod host;
 pub(crate) mod https;
 pub(crate) mod plain_user;
+pub(crate) mod screen;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -126,6 +127,11 @@ impl TestServer {
 
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("data")
+    }
+
+    /// What the server wrote to its own log so far.
+    pub(crate) fn wrote(&self) -> String {
+        fs::read_to_string(self.log()).unwrap()
     }
 
     fn log(&self) -> PathBuf {

@@ -44,9 +44,11 @@ struct State {
     /// Who waits for an answer, and from the page of which session.
     waiting: HashMap<u64, (String, oneshot::Sender<Value>)>,
     remarks: Remarks,
-    /// The session with the page that is worked on, and how often that one has been loaded whole.
+    /// The session with the page that is worked on, how many documents have come there, and the last of
+    /// them that was loaded whole.
     page: String,
-    loads: u64,
+    documents: u64,
+    loaded: u64,
     dialogs: Dialogs,
     downloads: Downloads,
     gone: bool,
@@ -109,8 +111,9 @@ impl DevTools {
         self.state().page = session.into();
     }
 
-    pub(super) fn loads(&self) -> u64 {
-        self.state().loads
+    /// How many documents have come in the page that is worked on.
+    pub(super) fn documents(&self) -> u64 {
+        self.state().documents
     }
 
     /// Answers the dialogs of pages, until what this returns is dropped: a page stands still as long
@@ -122,9 +125,17 @@ impl DevTools {
         Attending(self)
     }
 
-    /// Waits until the page has been loaded more often than that.
-    pub(super) async fn wait_for_load(&self, more_than: u64) {
-        self.wait_until(|state| state.loads > more_than).await;
+    /// Waits until a document has been loaded whole that came after so many others.
+    pub(super) async fn wait_for_load(&self, after: u64) {
+        self.wait_until(|state| state.loaded > after).await;
+    }
+
+    /// Waits until a document has come after so many others, or a download begun in a frame.
+    pub(super) async fn wait_for_any(&self, documents: u64, frame: &str, downloads: u64) {
+        self.wait_until(|state| {
+            state.documents > documents || state.downloads.begun_in(frame, downloads)
+        })
+        .await;
     }
 
     /// Whether a page waits for what is to be shown next.
@@ -135,11 +146,6 @@ impl DevTools {
     /// How many downloads have begun.
     pub(super) fn downloads(&self) -> u64 {
         self.state().downloads.begun()
-    }
-
-    /// Waits until more downloads than that have begun.
-    pub(super) async fn wait_for_download(&self, more_than: u64) {
-        self.wait_until(|state| state.downloads.begun() > more_than).await;
     }
 
     /// Waits until no download runs any more that began after so many others.
@@ -253,7 +259,12 @@ impl State {
         self.remarks.hear(method, event);
         self.downloads.hear(method, event);
         match method {
-            "Page.loadEventFired" => self.loads += u64::from(session == self.page),
+            // Frames within it have documents too.
+            "Page.frameNavigated" if event["frame"]["parentId"].is_null() => {
+                self.documents += u64::from(session == self.page);
+            }
+            // That of the document before may still come when the next one is asked for.
+            "Page.loadEventFired" if session == self.page => self.loaded = self.documents,
             "Page.javascriptDialogOpening" => return self.dialogs.open(session, event),
             "Page.javascriptDialogClosed" => self.dialogs.close(session),
             "Target.detachedFromTarget" => {
@@ -348,6 +359,10 @@ fn id_of(message: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
 
     #[test]
@@ -410,12 +425,23 @@ mod tests {
         let (requests, _queue) = mpsc::channel(4);
         let tools = DevTools { shared: Arc::new(Shared::new(requests)) };
         tools.work_on("a");
-        for session in ["a", "b"] {
-            let event =
-                json!({ "method": "Page.loadEventFired", "params": {}, "sessionId": session });
+        let tell = |method: &str, session: &str, params: Value| {
+            let event = json!({ "method": method, "params": params, "sessionId": session });
             tools.shared.take(event.to_string().as_bytes());
-        }
-        assert_eq!(tools.loads(), 1);
+        };
+        tell("Page.frameNavigated", "b", json!({ "frame": { "id": "y" } }));
+        tell("Page.frameNavigated", "a", json!({ "frame": { "id": "z", "parentId": "x" } }));
+        assert_eq!(tools.documents(), 0);
+        tell("Page.frameNavigated", "a", json!({ "frame": { "id": "x" } }));
+        tell("Page.loadEventFired", "b", json!({}));
+        assert_eq!((tools.documents(), tools.state().loaded), (1, 0));
+        // The page from before is loaded when the next one has not come yet.
+        tell("Page.loadEventFired", "a", json!({}));
+        assert!(timeout(Duration::ZERO, tools.wait_for_load(1)).await.is_err());
+        tell("Page.frameNavigated", "a", json!({ "frame": { "id": "x" } }));
+        assert!(timeout(Duration::ZERO, tools.wait_for_load(1)).await.is_err());
+        tell("Page.loadEventFired", "a", json!({}));
+        tools.wait_for_load(1).await;
         let closing = async {
             let method = "Target.detachedFromTarget";
             let event = json!({ "method": method, "params": { "sessionId": "a" } });

@@ -25,6 +25,8 @@ struct Download {
     id: String,
     /// Which one it is, counted from the first.
     number: u64,
+    /// The frame that it was begun in.
+    frame: String,
     name: String,
     received: u64,
     total: u64,
@@ -50,6 +52,7 @@ impl Downloads {
                 self.known.push(Download {
                     id: id.into(),
                     number: self.begun,
+                    frame: event["frameId"].as_str().unwrap_or_default().into(),
                     name: shown(event["suggestedFilename"].as_str().unwrap_or_default()),
                     received: 0,
                     total: 0,
@@ -67,6 +70,11 @@ impl Downloads {
 
     pub(super) fn begun(&self) -> u64 {
         self.begun
+    }
+
+    /// Whether one began in this frame after so many others.
+    pub(super) fn begun_in(&self, frame: &str, before: u64) -> bool {
+        self.known.iter().any(|known| known.number > before && known.frame == frame)
     }
 
     /// Whether one still runs that began after so many others.
@@ -130,7 +138,8 @@ mod tests {
     use serde_json::json;
 
     fn begin(downloads: &mut Downloads, id: &str) {
-        let event = json!({ "guid": id, "suggestedFilename": format!("{id}.bin") });
+        let name = format!("{id}.bin");
+        let event = json!({ "guid": id, "frameId": "page", "suggestedFilename": name });
         downloads.hear("Browser.downloadWillBegin", &event);
     }
 
@@ -149,6 +158,8 @@ mod tests {
         begin(&mut downloads, "a");
         begin(&mut downloads, "b");
         assert!(downloads.run_since(0) && downloads.run_since(1) && !downloads.run_since(2));
+        assert!(downloads.begun_in("page", 1) && !downloads.begun_in("page", 2));
+        assert!(!downloads.begun_in("another", 0));
         progress(&mut downloads, "a", "inProgress", 20);
         progress(&mut downloads, "b", "canceled", 3);
         progress(&mut downloads, "unknown", "completed", 50);

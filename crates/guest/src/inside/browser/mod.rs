@@ -24,9 +24,11 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::answer::Answer;
 use super::calls::Call;
+use super::desktop::Looker;
 use super::failure::failure;
 use super::interpreters::{environment, find, private_folder};
 use super::process::{Command, Process};
+use super::run_process::kill_supervised;
 use super::{Guest, desktop};
 use devtools::DevTools;
 use page::{Opened, Page};
@@ -63,6 +65,7 @@ struct Live {
 
 pub(super) async fn browse(
     guest: &Arc<Guest>,
+    looker: Looker,
     call_of: &Browser,
     deadline: Instant,
     call: &Call,
@@ -72,7 +75,7 @@ pub(super) async fn browse(
         ready(guest).await?;
         let mut live = guest.browsers.live.lock().await;
         match live.as_mut() {
-            Some(live) => live.work(guest, call_of, deadline).await,
+            Some(live) => live.work(guest, looker, call_of, deadline).await,
             None => Err(failure("no_browser", "the browser is not there")),
         }
     };
@@ -119,23 +122,32 @@ async fn start(guest: &Arc<Guest>) -> Result<Live, ToolError> {
         made.map_err(|error| broken(error.into()))?;
     }
     let tools = Arc::new(DevTools::open(&requests, &answers).map_err(broken)?);
-    run_chromium(guest, &requests, &answers, tools.clone())?;
-    let first = timeout(STARTING, tools.ask(None, "Browser.getVersion", json!({}))).await;
-    first.map_err(|_| failure("no_browser", "Chromium did not answer within a minute"))??;
+    let supervisor = run_chromium(guest, &requests, &answers, tools.clone())?;
     let downloads = guest.workspace.path().join("downloads");
     let behaviour = json!({
         "behavior": "allow", "downloadPath": downloads.to_string_lossy(), "eventsEnabled": true,
     });
-    tools.ask(None, "Browser.setDownloadBehavior", behaviour).await?;
+    let first = timeout(STARTING, tools.ask(None, "Browser.setDownloadBehavior", behaviour)).await;
+    let first = first.unwrap_or_else(|_| {
+        Err(failure("no_browser", "Chromium did not answer within a minute; it was ended"))
+    });
+    if let Err(error) = first {
+        // A second one would only hand over to it.
+        if !tools.is_closed() {
+            kill_supervised(guest, supervisor).await;
+        }
+        return Err(error);
+    }
     Ok(Live { tools, pages: Vec::new(), attaching: Vec::new(), at_work: false, doubtful: false })
 }
 
+/// Starts Chromium and returns its supervisor.
 fn run_chromium(
     guest: &Guest,
     requests: &Path,
     answers: &Path,
     tools: Arc<DevTools>,
-) -> Result<(), ToolError> {
+) -> Result<libc::pid_t, ToolError> {
     // The pipes are descriptors 3 and 4 of the browser; bash puts them there.
     let line = "exec chromium --remote-debugging-pipe --user-data-dir=/tmp/.browser \
                 --start-maximized about:blank 3<\"$1\" 4>\"$2\"";
@@ -157,6 +169,7 @@ fn run_chromium(
     };
     let (mut stdout, mut stderr, mut supervisor) =
         Process::start(&command, &guest.confinement)?.split();
+    let pid = supervisor.pid();
     tokio::spawn(async move {
         let mut nowhere = (tokio::io::sink(), tokio::io::sink());
         let _ = tokio::join!(
@@ -169,13 +182,14 @@ fn run_chromium(
         tools.close();
         supervisor.reap().await;
     });
-    Ok(())
+    Ok(pid)
 }
 
 impl Live {
     async fn work(
         &mut self,
         guest: &Arc<Guest>,
+        looker: Looker,
         call: &Browser,
         deadline: Instant,
     ) -> Result<Answer, ToolError> {
@@ -183,7 +197,7 @@ impl Live {
         let attending = tools.attend();
         let downloads = tools.downloads();
         self.doubtful |= std::mem::replace(&mut self.at_work, true);
-        let answer = self.act(guest, call).await;
+        let answer = self.act(guest, looker, call).await;
         self.at_work = false;
         let answer = answer?;
         let _ = timeout_at(deadline - TELLING, tools.wait_for_downloads(downloads)).await;
@@ -195,21 +209,27 @@ impl Live {
     }
 
     /// Does what was asked for.
-    async fn act(&mut self, guest: &Arc<Guest>, call: &Browser) -> Result<Answer, ToolError> {
+    async fn act(
+        &mut self,
+        guest: &Arc<Guest>,
+        looker: Looker,
+        call: &Browser,
+    ) -> Result<Answer, ToolError> {
         let session = self.session().await?;
         if !self.doubtful || call.action == Browse::Console {
-            return self.act_on(&session, guest, call).await;
+            return self.act_on(&session, guest, looker, call).await;
         }
         let (session, note) = self.mend(session, call.action).await?;
         self.doubtful = false;
-        let answer = self.act_on(&session, guest, call).await?;
-        Ok(Answer { note: note.map(Into::into), ..answer })
+        let answer = self.act_on(&session, guest, looker, call).await?;
+        Ok(Answer { note: note.map(Into::into).or(answer.note), ..answer })
     }
 
     async fn act_on(
         &mut self,
         session: &str,
         guest: &Arc<Guest>,
+        looker: Looker,
         call: &Browser,
     ) -> Result<Answer, ToolError> {
         let page = Page { tools: &self.tools, session };
@@ -220,9 +240,14 @@ impl Live {
             _ => call.node.unwrap_or_default(),
         };
         let text = call.text.as_deref().unwrap_or_default();
+        let url = call.url.as_deref().unwrap_or_default();
         match call.action {
-            Browse::Open => match page.open(call.url.as_deref().unwrap_or_default()).await? {
+            Browse::Open => match page.open(self.target(session), url).await? {
                 Opened::Page => page.read().await,
+                Opened::Another => {
+                    let note = Some("another page was opened meanwhile; this is that one".into());
+                    Ok(Answer { note, ..page.read().await? })
+                }
                 Opened::Download => {
                     Ok(Answer::text("this is a download; the page is the one from before"))
                 }
@@ -243,13 +268,13 @@ impl Live {
                 page.read().await
             }
             Browse::Back => {
-                let before = self.tools.loads();
+                let before = self.tools.documents();
                 page.evaluate("history.back()").await?;
                 page.settle(before).await;
                 page.read().await
             }
             Browse::Script => page.run(text).await.map(Answer::text),
-            Browse::Screenshot => page.screenshot(guest, call.fit).await,
+            Browse::Screenshot => page.screenshot(guest, looker, call.fit).await,
             Browse::Console => {
                 let remarks = self.tools.take_remarks();
                 let none = remarks.is_empty();
@@ -324,6 +349,12 @@ impl Live {
         let session = self.pages[0].1.clone();
         self.tools.work_on(&session);
         Ok(session)
+    }
+
+    /// The target of the page that a session is with.
+    fn target(&self, session: &str) -> &str {
+        let page = self.pages.iter().find(|(_, known)| known == session);
+        page.map(|(target, _)| target.as_str()).unwrap_or_default()
     }
 
     /// Which of several pages is not behind another.

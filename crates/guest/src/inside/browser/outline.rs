@@ -7,6 +7,11 @@ use serde_json::Value;
 
 /// The longest outline.
 const LONGEST: usize = 60 << 10;
+/// What stands below one that was cut.
+const GOES_ON: &str = "\n[the page goes on: `script` gives more of its text, such as \
+    document.body.innerText.slice(50000, 100000), and `name` reaches what is not shown here]\n";
+/// What is shown of the address of a frame.
+const LONGEST_ADDRESS: usize = 500;
 /// Levels of a page that are followed.
 const DEEPEST: usize = 400;
 
@@ -48,42 +53,99 @@ const ORDERING: [&str; 12] = [
     "dialog",
 ];
 
-/// Puts an accessibility tree into words.
-pub(super) fn outline(tree: &Value) -> String {
-    let nodes = tree["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let by_id: HashMap<&str, &Value> =
-        nodes.iter().filter_map(|node| Some((node["nodeId"].as_str()?, node))).collect();
-    let mut page = Page { text: String::new(), by_id };
-    if let Some(root) = nodes.first() {
-        page.show(root, 0, 0, "");
-    }
-    if page.text.len() > LONGEST {
-        page.text.truncate(page.text.floor_char_boundary(LONGEST));
-        page.text.push_str("\n[the page goes on; scroll or open a part of it]\n");
-    }
-    page.text
+/// The accessibility trees of a page and of the frames in it.
+pub(super) struct Outline {
+    tree: Value,
+    /// By the number of the element that shows it.
+    frames: HashMap<u64, Frame>,
 }
 
-/// The numbers of all that can be worked on and has this name.
-pub(super) fn named(tree: &Value, name: &str) -> Vec<u64> {
-    let nodes = tree["nodes"].as_array().into_iter().flatten();
-    let is_meant = |node: &&Value| {
-        let word = |field: &str| node[field]["value"].as_str().unwrap_or_default();
-        node["ignored"] != true && WORKED_ON.contains(&word("role")) && word("name").trim() == name
-    };
-    nodes.filter(is_meant).filter_map(|node| node["backendDOMNodeId"].as_u64()).collect()
+/// A page within a page.
+pub(super) struct Frame {
+    pub(super) address: String,
+    /// Nothing where it cannot be read from here.
+    pub(super) tree: Option<Value>,
+}
+
+impl Outline {
+    pub(super) fn of(tree: Value) -> Self {
+        Self { tree, frames: HashMap::new() }
+    }
+
+    pub(super) fn add_frame(&mut self, owner: u64, frame: Frame) {
+        self.frames.insert(owner, frame);
+    }
+
+    /// All of it in words.
+    pub(super) fn text(&self) -> String {
+        let frames = self.frames.iter().map(|(owner, frame)| (*owner, frame)).collect();
+        let mut page = Page { text: String::new(), by_id: HashMap::new(), frames };
+        page.show_tree(&self.tree, 0, 0);
+        if page.text.len() > LONGEST {
+            page.text.truncate(page.text.floor_char_boundary(LONGEST));
+            page.text.push_str(GOES_ON);
+        }
+        page.text
+    }
+
+    /// The numbers of all that can be worked on and has this name.
+    pub(super) fn named(&self, name: &str) -> Vec<u64> {
+        let trees = self.frames.values().filter_map(|frame| frame.tree.as_ref());
+        let nodes = [&self.tree].into_iter().chain(trees).flat_map(nodes_of);
+        let is_meant = |node: &&Value| {
+            let word = |field: &str| node[field]["value"].as_str().unwrap_or_default();
+            let is_named = word("name").trim() == name;
+            node["ignored"] != true && WORKED_ON.contains(&word("role")) && is_named
+        };
+        let mut numbers: Vec<u64> =
+            nodes.filter(is_meant).filter_map(|node| node["backendDOMNodeId"].as_u64()).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+}
+
+fn nodes_of(tree: &Value) -> &[Value] {
+    tree["nodes"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 struct Page<'a> {
     text: String,
-    /// What was not shown yet.
+    /// What was not shown yet: nodes of the tree that is shown now, and frames.
     by_id: HashMap<&'a str, &'a Value>,
+    frames: HashMap<u64, &'a Frame>,
 }
 
-impl Page<'_> {
-    fn show(&mut self, node: &Value, indent: usize, depth: usize, above: &str) {
+impl<'a> Page<'a> {
+    fn show_tree(&mut self, tree: &'a Value, indent: usize, depth: usize) {
+        let nodes = nodes_of(tree);
+        let by_id = nodes.iter().filter_map(|node| Some((node["nodeId"].as_str()?, node)));
+        let around = std::mem::replace(&mut self.by_id, by_id.collect());
+        if let Some(root) = nodes.first() {
+            self.show(root, indent, depth, "");
+        }
+        self.by_id = around;
+    }
+
+    fn show_frame(&mut self, frame: &'a Frame, indent: usize, depth: usize) {
+        let end = frame.address.floor_char_boundary(LONGEST_ADDRESS);
+        let address = &frame.address[..end];
+        match &frame.tree {
+            Some(tree) => {
+                self.line(indent, &format!("frame: {address}"));
+                self.show_tree(tree, indent + 1, depth + 1);
+            }
+            None => self
+                .line(indent, &format!("frame of another site: {address} (`open` it to read it)")),
+        }
+    }
+
+    fn show(&mut self, node: &'a Value, indent: usize, depth: usize, above: &str) {
         if depth > DEEPEST || self.text.len() > LONGEST {
             return;
+        }
+        let shown_by = node["backendDOMNodeId"].as_u64();
+        if let Some(frame) = shown_by.and_then(|owner| self.frames.remove(&owner)) {
+            return self.show_frame(frame, indent, depth);
         }
         let word = |field: &str| node[field]["value"].as_str().unwrap_or_default();
         let (role, name) = (word("role"), word("name").trim());
@@ -158,7 +220,7 @@ mod tests {
             {"nodeId": "6", "role": {"value": "StaticText"}, "name": {"value": "a\nb"}},
         ]});
         assert_eq!(
-            outline(&tree),
+            Outline::of(tree).text(),
             "heading: Hello\n[7] textbox \"Name\" = \"Ada\" (disabled)\na b\n"
         );
     }
@@ -167,13 +229,53 @@ mod tests {
     fn things_are_found_by_their_names() {
         let node = |id: u64, role: &str, name: &str| json!({"role": {"value": role}, "name": {"value": name}, "backendDOMNodeId": id});
         let tree = json!({"nodes": [node(1, "heading", "Send"), node(2, "button", "Send"), node(3, "link", "Send ")]});
-        assert_eq!((named(&tree, "Send"), named(&tree, "send")), (vec![2, 3], vec![]));
+        let outline = Outline::of(tree);
+        assert_eq!((outline.named("Send"), outline.named("send")), (vec![2, 3], vec![]));
+    }
+
+    #[test]
+    fn frames_stand_where_they_are_shown() {
+        let word = |id: &str, text: &str| json!({"nodeId": id, "role": {"value": "StaticText"}, "name": {"value": text}});
+        let within = |word: Value, owner: u64| {
+            json!({"nodes": [
+                {"nodeId": "1", "role": {"value": "RootWebArea"}, "childIds": ["2", "3"]},
+                word,
+                {"nodeId": "3", "ignored": owner == 9, "role": {"value": "Iframe"}, "backendDOMNodeId": owner},
+            ]})
+        };
+        let mut outline = Outline::of(within(word("2", "outside"), 7));
+        let button = json!({"nodeId": "2", "role": {"value": "button"}, "name": {"value": "Go"}, "backendDOMNodeId": 8});
+        let frame = |address: &str, tree| Frame { address: address.into(), tree };
+        outline.add_frame(7, frame("http://a/", Some(within(button, 9))));
+        outline.add_frame(9, frame("http://b/", None));
+        // One that shows itself, as no browser would tell.
+        outline.add_frame(8, frame("http://c/", Some(within(word("2", "round"), 8))));
+        assert_eq!(outline.named("Go"), [8]);
+        assert_eq!(
+            outline.text(),
+            "outside\nframe: http://a/\n  frame: http://c/\n    round\n\
+             \x20 frame of another site: http://b/ (`open` it to read it)\n"
+        );
+    }
+
+    #[test]
+    fn a_page_that_is_too_long_says_how_to_read_on() {
+        let numbers = || 2..10_000;
+        let words: Vec<Value> = numbers()
+            .map(|n| json!({"nodeId": n.to_string(), "role": {"value": "StaticText"}, "name": {"value": format!("word {n}")}}))
+            .collect();
+        let ids: Vec<String> = numbers().map(|n| n.to_string()).collect();
+        let root = json!({"nodeId": "1", "role": {"value": "RootWebArea"}, "childIds": ids});
+        let nodes = [vec![root], words].concat();
+        let text = Outline::of(json!({ "nodes": nodes })).text();
+        assert!(text.starts_with("word 2\n") && text.ends_with(GOES_ON));
+        assert!(text.len() <= LONGEST + GOES_ON.len());
     }
 
     #[test]
     fn circles_end() {
-        assert_eq!(outline(&json!({})), "");
+        assert_eq!(Outline::of(json!({})).text(), "");
         let one = json!({"nodes": [{"nodeId": "1", "role": {"value": "generic"}, "childIds": ["1", "1"]}]});
-        assert_eq!(outline(&one), "");
+        assert_eq!(Outline::of(one).text(), "");
     }
 }

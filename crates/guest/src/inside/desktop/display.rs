@@ -15,6 +15,7 @@ use x11rb::protocol::{Event, xtest};
 use x11rb::rust_connection::{DefaultStream, RustConnection};
 use x11rb::wrapper::ConnectionExt as _;
 
+use super::picture::Area;
 use super::selections::Selections;
 use super::shared_pixels::SharedPixels;
 use super::{Broken, Done};
@@ -40,8 +41,6 @@ x11rb::atom_manager! {
 pub(super) struct Display {
     pub(super) connection: RustConnection,
     pub(super) root: Window,
-    pub(super) width: u16,
-    pub(super) height: u16,
     pub(super) atoms: Atoms,
     /// A window that nobody sees, which owns the clipboard.
     pub(super) own: Window,
@@ -88,9 +87,8 @@ impl Display {
             gone: false,
         });
         let news = Condvar::new();
-        let pixels = Mutex::new(SharedPixels::open(&connection, width, height));
-        let display =
-            Arc::new(Self { connection, root, width, height, atoms, own, pixels, heard, news });
+        let pixels = Mutex::new(SharedPixels::open(&connection, width.into(), height.into()));
+        let display = Arc::new(Self { connection, root, atoms, own, pixels, heard, news });
         let listener = display.clone();
         std::thread::Builder::new()
             .name("display".into())
@@ -119,6 +117,12 @@ impl Display {
 
     pub(super) fn is_gone(&self) -> bool {
         self.heard().gone
+    }
+
+    /// All of the screen, which programs may make larger and smaller.
+    pub(super) fn area(&self) -> Done<Area> {
+        let size = self.connection.get_geometry(self.root)?.reply()?;
+        Ok(Area { x: 0, y: 0, width: size.width.into(), height: size.height.into() })
     }
 
     /// Makes sure that all that was asked for so far has been done.
@@ -183,8 +187,14 @@ impl Display {
         }
     }
 
-    pub(super) fn shared_pixels(&self) -> MutexGuard<'_, Option<SharedPixels>> {
-        self.pixels.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Where a picture of an area is put, where that is possible.
+    pub(super) fn shared_pixels(&self, area: Area) -> MutexGuard<'_, Option<SharedPixels>> {
+        let mut pixels = self.pixels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(small) = pixels.take_if(|pixels| !pixels.has_room_for(area)) {
+            small.give_back(&self.connection);
+            *pixels = SharedPixels::open(&self.connection, area.width, area.height);
+        }
+        pixels
     }
 
     pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {

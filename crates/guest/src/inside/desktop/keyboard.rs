@@ -65,7 +65,7 @@ impl Keyboard {
         let pastes = pieces.iter().any(|(line, _)| keys_of(line).is_none());
         // Other content than text cannot be put back.
         let clipboard = if pastes { display.clipboard().unwrap_or_default() } else { None };
-        for (line, end) in pieces {
+        let typed = pieces.into_iter().try_for_each(|(line, end)| {
             if stop() || Instant::now() >= until {
                 return Err(Broken("the time was up before all of it was typed".into()));
             }
@@ -75,11 +75,13 @@ impl Keyboard {
                 }
                 None => self.paste(display, line, until.min(Instant::now() + PASTING), stop)?,
             }
-            end.map_or(Ok(()), |symbol| self.tap(display, symbol))?;
-        }
+            end.map_or(Ok(()), |symbol| self.tap(display, symbol))
+        });
+        // What was not typed must not stay there in place of what there was.
         if pastes {
             display.give_back(clipboard)?;
         }
+        typed?;
         display.settle()
     }
 

@@ -18,10 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use bellglass_protocol::id::CallId;
 use bellglass_protocol::job::Screen;
 use bellglass_protocol::step::{StepStatus, ToolError};
 use bellglass_protocol::tool::{Action, Computer, Xdot};
 use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep_until;
 use x11rb::connection::Connection as _;
 
@@ -43,6 +45,9 @@ const HALF_A_SECOND: Duration = Duration::from_millis(500);
 const LOOKING: Duration = Duration::from_millis(5);
 /// How much longer than its time a call may take to notice that it is up.
 const SEIZED: Duration = Duration::from_secs(2);
+/// Calls that wait for the X server at once. A program that has seized the screen keeps them, and their
+/// threads, for as long as it likes; file tools need threads too.
+const MOST_HANDS: usize = 8;
 /// How long a window manager may take to do what it was told of.
 const FOLLOWING: Duration = Duration::from_secs(1);
 
@@ -87,9 +92,26 @@ pub(super) struct Desktop {
     screen: OnceLock<Screen>,
 }
 
+/// Who is given pictures of the screen, and names points in them.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Looker {
+    /// The job, in its steps.
+    Job,
+    /// Whoever else uses the sandbox. What they look at must not move what the job points at.
+    Visitor,
+}
+
+impl Looker {
+    pub(super) fn of(id: &CallId) -> Self {
+        if id.is_of_step() { Self::Job } else { Self::Visitor }
+    }
+}
+
 struct Live {
     display: Arc<Display>,
-    view: Mutex<View>,
+    /// The last picture that was given to each kind of looker.
+    views: Mutex<[View; 2]>,
+    hands: Arc<Semaphore>,
     /// The socket on which viewers are served.
     rfb: PathBuf,
     /// The window manager and the X server.
@@ -154,16 +176,20 @@ pub(super) async fn last_look(guest: &Arc<Guest>) -> Result<bytes::Bytes, ToolEr
     let live = guest.desktop.live.try_lock().ok().and_then(|live| live.clone());
     let live = live.filter(|live| !live.display.is_gone());
     let live = live.ok_or_else(|| failure("no_desktop", "no desktop runs"))?;
-    let looking = tokio::task::spawn_blocking(move || {
-        let (width, height) = (live.display.width, live.display.height);
-        let area = View::of_screen(width, height).area;
-        let colours = picture::pixels(&live.display, area)?;
-        picture::png(&colours, (area.width, area.height))
-    });
+    let looking = async {
+        let hand = live.hand().await?;
+        let looking = tokio::task::spawn_blocking(move || {
+            let _hand = hand;
+            let area = live.display.area()?;
+            let colours = picture::pixels(&live.display, area)?;
+            picture::png(&colours, (area.width, area.height))
+        });
+        let looked = looking.await.map_err(|_| failure("desktop_failed", "looking at it broke"))?;
+        looked.map_err(ToolError::from)
+    };
     // A program that has seized the screen holds it up.
     let looked = tokio::time::timeout(SEIZED, looking).await;
-    let picture = looked.map_err(|_| failure("desktop_failed", "the screen is seized"))?;
-    let picture = picture.map_err(|_| failure("desktop_failed", "looking at it broke"))??;
+    let picture = looked.map_err(|_| failure("desktop_failed", "the screen is seized"))??;
     Ok(picture.into())
 }
 
@@ -171,6 +197,7 @@ pub(super) async fn last_look(guest: &Arc<Guest>) -> Result<bytes::Bytes, ToolEr
 /// fit where that is wanted, and notes that points are points of it from now on.
 pub(super) async fn give_picture_of(
     guest: &Arc<Guest>,
+    looker: Looker,
     place: impl FnOnce((u32, u32)) -> (i32, i32) + Send + 'static,
     png: Vec<u8>,
     fit: bool,
@@ -186,7 +213,7 @@ pub(super) async fn give_picture_of(
             true => png,
             false => picture::png(&picture::scaled(&colours, given, size), size)?,
         };
-        let words = live.give(area, size);
+        let words = live.give(looker, area, size);
         let attachments = vec![Given { media_type: "image/png".into(), content: content.into() }];
         Ok(Answer { attachments, ..Answer::text(words) })
     });
@@ -204,6 +231,7 @@ fn late() -> Answer {
 /// Does one thing with the desktop.
 pub(super) async fn computer(
     guest: &Arc<Guest>,
+    looker: Looker,
     computer: &Computer,
     deadline: tokio::time::Instant,
     call: &Call,
@@ -213,14 +241,23 @@ pub(super) async fn computer(
         () = sleep_until(deadline) => return Ok(late()),
         () = call.cancel.cancelled() => return Ok(Answer::of(StepStatus::Cancelled)),
     };
-    if let Some(pointed) = live.point_at_once(computer) {
+    let computer = live.on_screen(looker, computer);
+    if let Some(pointed) = live.point_at_once(&computer) {
         pointed?;
         return Ok(Answer::text(DONE));
     }
+    let hand = tokio::select! {
+        hand = live.hand() => hand?,
+        () = sleep_until(deadline) => return Ok(late()),
+        () = call.cancel.cancelled() => return Ok(Answer::of(StepStatus::Cancelled)),
+    };
     let stop = Stop::default();
-    let (stopped, computer) = (stop.clone(), computer.clone());
+    let stopped = stop.clone();
     let until = deadline.into_std();
-    let mut work = tokio::task::spawn_blocking(move || live.act(&computer, until, &stopped));
+    let mut work = tokio::task::spawn_blocking(move || {
+        let _hand = hand;
+        live.act(looker, &computer, until, &stopped)
+    });
     tokio::select! {
         done = &mut work => done.unwrap_or_else(|_| Err(failure("internal_error", "the tool broke"))),
         // What waits ends by itself. A program that has seized the screen may hold up the rest.
@@ -245,7 +282,11 @@ pub(super) async fn xdot(
     // What was done by us comes before what xdotool does by a connection of its own.
     let settled = async {
         let live = get(guest, Screen::default()).await?;
-        let settling = tokio::task::spawn_blocking(move || live.display.settle());
+        let hand = live.hand().await?;
+        let settling = tokio::task::spawn_blocking(move || {
+            let _hand = hand;
+            live.display.settle()
+        });
         settling.await.unwrap_or(Ok(())).map_err(ToolError::from)
     };
     tokio::select! {
@@ -267,12 +308,26 @@ pub(super) async fn xdot(
 
 impl Live {
     fn new(display: Arc<Display>, rfb: PathBuf, programs: [start::Program; 2]) -> Self {
-        let view = Mutex::new(View::of_screen(display.width, display.height));
+        let views = Mutex::new([View::BEFORE_THE_FIRST; 2]);
+        let hands = Arc::new(Semaphore::new(MOST_HANDS));
         let (clicked, changes) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { display, view, rfb, programs, clicked, changes }
+        Self { display, views, hands, rfb, programs, clicked, changes }
     }
 
-    fn act(&self, call: &Computer, until: Instant, stop: &Stop) -> Result<Answer, ToolError> {
+    /// What a thread needs that waits for the X server.
+    async fn hand(&self) -> Result<OwnedSemaphorePermit, ToolError> {
+        let hand = self.hands.clone().acquire_owned().await;
+        hand.map_err(|_| failure("internal_error", "nobody gives hands out"))
+    }
+
+    /// Does what a call asks for. Its points are points of the screen.
+    fn act(
+        &self,
+        looker: Looker,
+        call: &Computer,
+        until: Instant,
+        stop: &Stop,
+    ) -> Result<Answer, ToolError> {
         use Action::*;
         let display = &*self.display;
         let seconds = call.seconds.map_or(HALF_A_SECOND, |seconds| seconds.duration());
@@ -285,10 +340,10 @@ impl Live {
             self.note_changes();
         }
         let done = match call.action {
-            Screenshot => return self.screenshot(call),
+            Screenshot => return self.screenshot(looker, call),
             Cursor => {
                 let (x, y) = self.pointer()?;
-                let (x, y) = self.view().in_picture(x, y);
+                let (x, y) = self.view(looker).in_picture(x, y);
                 return Ok(Answer::text(format!("the pointer is at {x},{y}")));
             }
             Move => self.go_to(call).and_then(|()| display.settle()),
@@ -333,7 +388,7 @@ impl Live {
                 windows::focus(display, call.window.unwrap_or_default(), Instant::now() + FOLLOWING)
             }
             MoveWindow => {
-                let (x, y) = self.place(call.to_x, call.to_y);
+                let (x, y) = point(call.to_x, call.to_y);
                 windows::move_to(display, call.window.unwrap_or_default(), x, y)
                     .and_then(|()| self.let_manager_follow())
             }
@@ -379,25 +434,35 @@ impl Live {
         acted
     }
 
-    fn view(&self) -> View {
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    fn view(&self, looker: Looker) -> View {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)[looker as usize]
     }
 
-    /// A point of the last picture, on the screen.
-    fn place(&self, x: Option<i32>, y: Option<i32>) -> (i16, i16) {
-        self.view().on_screen(x.unwrap_or_default(), y.unwrap_or_default())
+    /// The call with the points of the looker's last picture where they are on the screen.
+    fn on_screen(&self, looker: Looker, call: &Computer) -> Computer {
+        let view = self.view(looker);
+        let place = |x: Option<i32>, y: Option<i32>| {
+            if x.is_none() && y.is_none() {
+                return (None, None);
+            }
+            let (x, y) = view.on_screen(x.unwrap_or_default(), y.unwrap_or_default());
+            (Some(x.into()), Some(y.into()))
+        };
+        let ((x, y), (to_x, to_y)) = (place(call.x, call.y), place(call.to_x, call.to_y));
+        Computer { x, y, to_x, to_y, ..call.clone() }
     }
 
-    fn screenshot(&self, call: &Computer) -> Result<Answer, ToolError> {
+    fn screenshot(&self, looker: Looker, call: &Computer) -> Result<Answer, ToolError> {
         let display = &*self.display;
+        let screen = display.area()?;
         let wanted = match (call.window, call.region) {
             (Some(window), _) => windows::area(display, window)?,
             (None, Some(region)) => {
                 Area { x: region.x, y: region.y, width: region.width, height: region.height }
             }
-            (None, None) => View::of_screen(display.width, display.height).area,
+            (None, None) => screen,
         };
-        let area = wanted.on_screen(display.width, display.height);
+        let area = wanted.within(screen);
         let area = area.ok_or_else(|| failure("off_screen", "nothing of that is on the screen"))?;
         let colours = picture::pixels(display, area)?;
         let (given, size) =
@@ -406,15 +471,16 @@ impl Live {
             true => picture::png(&colours, size),
             false => picture::png(&picture::scaled(&colours, given, size), size),
         }?;
-        let words = self.give(area, size);
+        let words = self.give(looker, area, size);
         let attachments = vec![Given { media_type: "image/png".into(), content: content.into() }];
         Ok(Answer { attachments, ..Answer::text(words) })
     }
 
     /// Notes that a picture of an area is given, in which points are from now on; returns what it says
     /// about itself.
-    fn give(&self, area: Area, (width, height): (u32, u32)) -> String {
-        let mut last = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+    fn give(&self, looker: Looker, area: Area, (width, height): (u32, u32)) -> String {
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = &mut views[looker as usize];
         *last = View { number: last.number + 1, area, width, height };
         last.words()
     }
@@ -445,6 +511,13 @@ impl Live {
     fn let_manager_follow(&self) -> Done<()> {
         windows::wait_for_manager(&self.display, Instant::now() + FOLLOWING).map(drop)
     }
+}
+
+/// A point of the screen that a call names.
+fn point(x: Option<i32>, y: Option<i32>) -> (i16, i16) {
+    let part =
+        |part: Option<i32>| part.unwrap_or_default().clamp(i16::MIN.into(), i16::MAX.into()) as i16;
+    (part(x), part(y))
 }
 
 fn waited(happened: bool, words: &str) -> Answer {

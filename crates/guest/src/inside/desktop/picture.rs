@@ -21,11 +21,11 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// The part of an area that is on a screen of this size; nothing if none is.
-    pub(super) fn on_screen(self, width: u16, height: u16) -> Option<Self> {
+    /// The part of an area that is on the screen; nothing if none is.
+    pub(super) fn within(self, screen: Self) -> Option<Self> {
         let edge = |start: i32, length: u32| i64::from(start) + i64::from(length);
-        let right = edge(self.x, self.width).min(width.into());
-        let bottom = edge(self.y, self.height).min(height.into());
+        let right = edge(self.x, self.width).min(screen.width.into());
+        let bottom = edge(self.y, self.height).min(screen.height.into());
         let (x, y) = (self.x.max(0), self.y.max(0));
         let width = u32::try_from(right - i64::from(x)).ok().filter(|width| *width > 0)?;
         let height = u32::try_from(bottom - i64::from(y)).ok().filter(|height| *height > 0)?;
@@ -43,11 +43,9 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Before the first picture, a point is one of the screen itself.
-    pub(super) fn of_screen(width: u16, height: u16) -> Self {
-        let area = Area { x: 0, y: 0, width: width.into(), height: height.into() };
-        Self { number: 0, area, width: width.into(), height: height.into() }
-    }
+    /// Before the first picture, a point is one of the screen itself, however large that is.
+    pub(super) const BEFORE_THE_FIRST: Self =
+        Self { number: 0, area: Area { x: 0, y: 0, width: 1, height: 1 }, width: 1, height: 1 };
 
     /// Where a point of the picture is on the screen: the middle of what it stands for.
     pub(super) fn on_screen(&self, x: i32, y: i32) -> (i16, i16) {
@@ -103,7 +101,7 @@ pub(super) fn size(area: Area, max_width: Option<u32>, fit: bool) -> (u32, u32) 
 /// Takes an area of the screen as red, green and blue.
 pub(super) fn pixels(display: &Display, area: Area) -> Done<Vec<u8>> {
     let wanted = area.width as usize * area.height as usize * 4;
-    let data = match &mut *display.shared_pixels() {
+    let data = match &mut *display.shared_pixels(area) {
         Some(shared) => shared.take(&display.connection, display.root, area)?,
         None => over_the_socket(display, area)?,
     };
@@ -209,16 +207,17 @@ mod tests {
         assert_eq!(view.on_screen(0, 0), (101, 51));
         assert_eq!(view.on_screen(399, 199), (899, 449));
         assert_eq!(view.in_picture(101, 51), (0, 0));
-        let same = View::of_screen(1280, 800);
+        let same = View::BEFORE_THE_FIRST;
         assert_eq!((same.on_screen(7, 9), same.in_picture(7, 9)), ((7, 9), (7, 9)));
     }
 
     #[test]
     fn areas_are_cut_to_the_screen() {
         let area = |x, y, width, height| Area { x, y, width, height };
-        assert_eq!(area(-5, 90, 20, 20).on_screen(100, 100), Some(area(0, 90, 15, 10)));
-        assert_eq!(area(100, 0, 5, 5).on_screen(100, 100), None);
-        assert_eq!(area(i32::MAX, 0, u32::MAX, 5).on_screen(100, 100), None);
+        let screen = area(0, 0, 100, 100);
+        assert_eq!(area(-5, 90, 20, 20).within(screen), Some(area(0, 90, 15, 10)));
+        assert_eq!(area(100, 0, 5, 5).within(screen), None);
+        assert_eq!(area(i32::MAX, 0, u32::MAX, 5).within(screen), None);
     }
 
     #[test]

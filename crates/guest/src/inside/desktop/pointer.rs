@@ -10,7 +10,7 @@ use x11rb::protocol::xproto::{
 };
 use x11rb::protocol::xtest::ConnectionExt as _;
 
-use super::{Done, Live};
+use super::{Done, Live, point};
 
 /// Notches of the wheel at once.
 const MOST_NOTCHES: u32 = 100;
@@ -59,7 +59,7 @@ impl Live {
     /// What is asked for afterwards comes after it; nobody has to wait in between.
     pub(super) fn go_to(&self, call: &Computer) -> Done<()> {
         if call.x.is_some() {
-            let (x, y) = self.place(call.x, call.y);
+            let (x, y) = point(call.x, call.y);
             self.point_at(x, y)?;
         }
         Ok(())
@@ -95,7 +95,7 @@ impl Live {
     }
 
     pub(super) fn drag(&self, call: &Computer) -> Done<()> {
-        let (from, to) = (self.place(call.x, call.y), self.place(call.to_x, call.to_y));
+        let (from, to) = (point(call.x, call.y), point(call.to_x, call.to_y));
         self.clicked.store(true, Ordering::Relaxed);
         self.holding(call.keys.as_deref(), || {
             self.point_at(from.0, from.1)?;

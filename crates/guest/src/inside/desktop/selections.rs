@@ -120,14 +120,13 @@ impl Display {
         self.settle()
     }
 
-    /// Takes back what was offered and not taken: nobody may paste it later, when nobody expects it.
+    /// Takes back what was selected and not taken: nobody may paste it later, when nobody expects it. The
+    /// clipboard is given back in any case.
     pub(super) fn withdraw(&self) -> Done<()> {
-        for selection in [self.atoms.CLIPBOARD, AtomEnum::PRIMARY.into()] {
-            self.connection.set_selection_owner(x11rb::NONE, selection, x11rb::CURRENT_TIME)?;
-        }
+        let selected = AtomEnum::PRIMARY.into();
+        self.connection.set_selection_owner(x11rb::NONE, selected, x11rb::CURRENT_TIME)?;
         self.settle()?;
-        let selections = &mut self.heard().selections;
-        (selections.clipboard, selections.selected) = (None, None);
+        self.heard().selections.selected = None;
         Ok(())
     }
 

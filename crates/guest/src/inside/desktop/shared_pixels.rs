@@ -24,13 +24,13 @@ unsafe impl Send for SharedPixels {}
 
 impl SharedPixels {
     /// Nothing where the X server or this sandbox has no such memory: then pictures come over the socket.
-    pub(super) fn open(connection: &RustConnection, width: u16, height: u16) -> Option<Self> {
+    pub(super) fn open(connection: &RustConnection, width: u32, height: u32) -> Option<Self> {
         connection.extension_information(shm::X11_EXTENSION_NAME).ok()??;
         let version = connection.shm_query_version().ok()?.reply().ok()?;
         if (version.major_version, version.minor_version) < (1, 2) {
             return None;
         }
-        let size = usize::from(width) * usize::from(height) * 4;
+        let size = width as usize * height as usize * 4;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("screen", flags).ok()?;
         rustix::fs::ftruncate(&memory, size as u64).ok()?;
@@ -40,6 +40,16 @@ impl SharedPixels {
             Self { segment: connection.generate_id().ok()?, start: map(&memory, size)?, size };
         connection.shm_attach_fd(pixels.segment, memory, false).ok()?.check().ok()?;
         Some(pixels)
+    }
+
+    pub(super) fn has_room_for(&self, area: Area) -> bool {
+        area.width as usize * area.height as usize * 4 <= self.size
+    }
+
+    /// Lets the X server have it no more.
+    pub(super) fn give_back(self, connection: &RustConnection) {
+        // A server that is gone has let go of it.
+        let _ = connection.shm_detach(self.segment);
     }
 
     /// Has an area of the screen put there, and takes it: four bytes for each pixel.

@@ -12,7 +12,10 @@ use crate::inside::failure::failure;
 /// Printed text of one cell that the notebook keeps.
 const MOST_PRINTED: usize = 1 << 20;
 
-/// Results of one cell that the notebook keeps, in bytes: a loop that shows pictures must not fill the memory.
+/// What an output costs beside its text.
+const OF_AN_OUTPUT: usize = 256;
+
+/// Results and errors of one cell that it keeps, in bytes: a loop that shows pictures must not fill the memory.
 const MOST_SHOWN: usize = 32 << 20;
 
 /// Rich forms that are worth more than text, best first.
@@ -71,7 +74,7 @@ impl Cell {
                 if kind == "execute_result" {
                     output["execution_count"] = content["execution_count"].clone();
                 }
-                self.show(output);
+                self.keep(output);
                 text.map(|text| (OutputStream::Stdout, text))
             }
             "error" => {
@@ -90,7 +93,7 @@ impl Cell {
                 text.push('\n');
                 self.error =
                     Some(failure("exception", format!("{name}: {}", without_colours(&value))));
-                self.outputs.push(json!({
+                self.keep(json!({
                     "output_type": "error", "ename": name, "evalue": value, "traceback": trace,
                 }));
                 Some((OutputStream::Stderr, text))
@@ -124,11 +127,12 @@ impl Cell {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
-    fn show(&mut self, output: Value) {
+    /// Keeps a result or an error for the notebook, as long as there is room.
+    fn keep(&mut self, output: Value) {
         if self.shown >= MOST_SHOWN {
             return;
         }
-        self.shown += size(&output["data"]) + size(&output["metadata"]);
+        self.shown += size(&output);
         self.outputs.push(if self.shown < MOST_SHOWN {
             output
         } else {
@@ -140,14 +144,20 @@ impl Cell {
         if self.printed >= MOST_PRINTED {
             return;
         }
-        let room = text.floor_char_boundary(MOST_PRINTED - self.printed);
+        let is_more = self
+            .outputs
+            .last()
+            .is_some_and(|last| last["output_type"] == "stream" && last["name"] == name);
+        // Code that writes here and there in turn makes an output of each word.
+        self.printed += if is_more { 0 } else { OF_AN_OUTPUT };
+        let room = text.floor_char_boundary(MOST_PRINTED.saturating_sub(self.printed));
         self.printed += text.len();
         let mut kept = text[..room.min(text.len())].to_owned();
         if self.printed >= MOST_PRINTED {
             kept.push_str("\n[the rest was left out]\n");
         }
         match self.outputs.last_mut() {
-            Some(last) if last["output_type"] == "stream" && last["name"] == name => {
+            Some(last) if is_more => {
                 // In its place: code may print so often that copies would hold it up.
                 if let Value::String(text) = &mut last["text"] {
                     text.push_str(&kept);
@@ -290,5 +300,31 @@ mod tests {
         }
         let kept = cell.outputs[0]["text"].as_str().unwrap();
         assert!(kept.len() < MOST_PRINTED + 100 && kept.ends_with("left out]\n"));
+    }
+
+    #[test]
+    fn printing_here_and_there_in_turn_is_kept_in_part() {
+        let mut cell = Cell::default();
+        for n in 0..MOST_PRINTED / 16 {
+            let name = if n % 2 == 0 { "stdout" } else { "stderr" };
+            cell.take(message("stream", json!({"name": name, "text": "x"})));
+        }
+        assert!(cell.outputs.len() <= MOST_PRINTED / OF_AN_OUTPUT, "{}", cell.outputs.len());
+        let last = cell.outputs.last().unwrap()["text"].as_str().unwrap();
+        assert!(last.ends_with("left out]\n"), "{last}");
+    }
+
+    #[test]
+    fn endless_errors_are_kept_in_part() {
+        let mut cell = Cell::default();
+        let trace = "x".repeat(MOST_SHOWN / 4);
+        for _ in 0..8 {
+            let error = json!({"ename": "E", "evalue": "no", "traceback": [trace]});
+            let shown = cell.take(message("error", error)).unwrap().1;
+            assert_eq!(shown.len(), trace.len() + 1);
+        }
+        let kept: usize = cell.outputs.iter().map(size).sum();
+        assert!(kept < MOST_SHOWN + 1000, "{kept}");
+        assert!(cell.outputs.last().unwrap().to_string().contains("left out"));
     }
 }

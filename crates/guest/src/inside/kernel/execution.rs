@@ -25,6 +25,7 @@ const SILENCES: u32 = 3;
 /// Code that prints more often than this may be done long before all of it was told.
 const MANY_WORDS: u32 = 64;
 
+const NOT_TAKEN: &str = "the kernel did not take the code";
 const NOT_STOPPED: &str = "the code could not be interrupted";
 const STILL_PRINTING: &str = "the code was interrupted, but what it had printed went on coming";
 
@@ -46,8 +47,13 @@ pub(super) async fn execute(
 ) -> Finish {
     let content = request(code, History::Kept);
     let (id, request) = kernel.signer.request("execute_request", &content);
-    if kernel.shell.send(&request).await.is_err() {
-        return Finish::Died;
+    // A kernel that stands still takes no more than its socket holds. What is sent in part can neither be
+    // taken back nor gone on with, so nothing can be run after it.
+    tokio::select! {
+        sent = kernel.shell.send(&request) => if sent.is_err() { return Finish::Died },
+        _ = kernel.ended.wait_for(Option::is_some) => return Finish::Died,
+        () = sleep_until(deadline) => return Finish::Stuck(StepStatus::TimedOut, NOT_TAKEN),
+        () = call.cancel.cancelled() => return Finish::Stuck(StepStatus::Cancelled, NOT_TAKEN),
     }
     let mut watch = Watch { id, replied: false, idle: false, printed: 0 };
     let whole = async {
@@ -101,7 +107,9 @@ async fn stop(kernel: &mut Kernel, watch: &mut Watch, cell: &mut Cell, call: &Ca
         Language::TypeScript => &[Way::Request],
     };
     for way in ways {
-        interrupt(kernel, *way).await;
+        if !interrupt(kernel, *way).await {
+            return false;
+        }
         let until = Instant::now() + INTERRUPTING;
         tokio::select! {
             heard = watch.hear(kernel, cell, call) => return !matches!(heard, Finish::Died),
@@ -115,17 +123,22 @@ async fn stop(kernel: &mut Kernel, watch: &mut Watch, cell: &mut Cell, call: &Ca
     false
 }
 
-async fn interrupt(kernel: &mut Kernel, way: Way) {
+/// Says whether the kernel can be asked again: what it took in part is all that it will ever read there.
+async fn interrupt(kernel: &mut Kernel, way: Way) -> bool {
     match way {
         Way::Request => {
             let (_, request) = kernel.signer.request("interrupt_request", &json!({}));
-            let _ = kernel.control.send(&request).await;
+            timeout(INTERRUPTING, kernel.control.send(&request)).await.is_ok()
         }
         Way::Signal => {
             for child in children_of(kernel.supervisor) {
-                // SAFETY: takes numbers only. A process that is gone already is no failure.
-                unsafe { libc::kill(child, libc::SIGINT) };
+                // One that was stopped hears the first when it goes on.
+                for signal in [libc::SIGINT, libc::SIGCONT] {
+                    // SAFETY: takes numbers only. A process that is gone already is no failure.
+                    unsafe { libc::kill(child, signal) };
+                }
             }
+            true
         }
     }
 }

@@ -184,8 +184,9 @@ pub(super) async fn run(
         Finish::Done => {}
         Finish::Interrupted(status) => {
             answer.status = status;
+            let code = if status == StepStatus::Cancelled { "cancelled" } else { "timed_out" };
             answer.error = Some(failure(
-                "timed_out",
+                code,
                 "the code was interrupted; what it had defined until then is kept",
             ));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bellglass_protocol::cage::SWITCHED_OFF;
 use bellglass_protocol::launch::GuestConfig;
 use bellglass_protocol::report::{MountPoint, Probe};
 
@@ -35,7 +36,7 @@ pub(super) fn understand(config: &GuestConfig, found: &str) -> Probe {
         landlock_refuses: section("device").trim() == libc::EACCES.to_string(),
         nested_sandboxing: section("user namespace").trim() == "0",
         namespaces: section("namespaces").lines().filter_map(namespace).collect(),
-        interfaces: interfaces(section("interfaces")),
+        interfaces: interfaces(section("interfaces"), section("switched off")),
         routes: routes(section("routes"), section("routes6")),
         connections: section("connections").lines().filter_map(connection).collect(),
         kernel: system.release().to_string_lossy().into_owned(),
@@ -68,10 +69,15 @@ fn mount_point(line: &str) -> Option<MountPoint> {
     Some(MountPoint { path: path.into(), kind: kind.into(), flags: flags.into() })
 }
 
-/// Two lines of headings, then `name: numbers`.
-fn interfaces(table: &str) -> Vec<String> {
+/// Two lines of headings, then `name: numbers`. Those that are switched off are marked.
+fn interfaces(table: &str, switched_off: &str) -> Vec<String> {
     let rows = table.lines().skip(2).filter_map(|line| line.split_once(':'));
-    rows.map(|(name, _)| name.trim().to_owned()).collect()
+    rows.map(|(name, _)| {
+        let name = name.trim();
+        let is_off = switched_off.lines().any(|off| off == name);
+        format!("{name}{}", if is_off { SWITCHED_OFF } else { "" })
+    })
+    .collect()
 }
 
 /// A line of headings, then `interface destination …`; of the newer protocol the interface comes
@@ -137,6 +143,8 @@ mod tests {
                      Max open files            unlimited            4096       files\n";
         let limits = limits(table);
         assert_eq!((&*limits["processes"], &*limits["open_files"]), ("128", "4096"));
+        let devices = "Inter-|\n face |\n    lo: 0 0\ntunl0: 0 0\n sit0: 0 0\n";
+        assert_eq!(interfaces(devices, "sit0\ngre0\n"), ["lo", "tunl0", "sit0 (down)"]);
         let old = "Iface Destination\neth0 00000000\nlo 0000007F\n";
         assert_eq!(routes(old, "00 00 lo\nfe 00 eth1\n"), ["eth0", "eth1"]);
         assert_eq!(connection("192.0.2.1 101").unwrap().1, "unreachable");

@@ -5,7 +5,11 @@
 //! ends all.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::RawFd;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+
+use bellglass_protocol::cage::UNUSED_TUNNELS;
 
 use super::Attempts;
 use crate::inside::confine::last_errno;
@@ -95,10 +99,46 @@ pub(super) fn look_at_what_is_shared() -> Vec<u8> {
         notes.push(SECTION);
         notes.extend_from_slice(name.as_bytes());
         notes.push(b'\n');
+        // With room for all of it, which the kernel then writes down once.
+        notes.reserve(NOTES);
+        let begin = notes.len();
+        let read = File::open(path).and_then(|mut file| file.read_to_end(&mut notes));
         // What cannot be read shows as not enforced.
-        notes.extend(std::fs::read(path).unwrap_or_default());
+        if read.is_err() {
+            notes.truncate(begin);
+        }
+    }
+    // Most kernels have none of them, and then nothing is asked.
+    let text = String::from_utf8_lossy(&notes).into_owned();
+    let is_there = |device: &str| text.contains(&format!("{device}:"));
+    notes.push(SECTION);
+    notes.extend_from_slice(b"switched off\n");
+    for device in UNUSED_TUNNELS {
+        if is_there(device) && is_switched_off(device) {
+            notes.extend_from_slice(device.as_bytes());
+            notes.push(b'\n');
+        }
     }
     notes
+}
+
+/// Whether there is such a network device, and it is down.
+fn is_switched_off(device: &str) -> bool {
+    // SAFETY: a socket is opened, used for one call with a zeroed request structure that has the device's name,
+    // which is shorter than its field, and closed by its owner.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return false;
+        }
+        let socket = OwnedFd::from_raw_fd(socket);
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (place, byte) in request.ifr_name.iter_mut().zip(device.bytes()) {
+            *place = byte as libc::c_char;
+        }
+        let asked = libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request);
+        asked == 0 && i32::from(request.ifr_ifru.ifru_flags) & libc::IFF_UP == 0
+    }
 }
 
 unsafe fn copy(path: &CStr, notes: &mut Notes) {

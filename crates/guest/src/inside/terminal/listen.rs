@@ -11,19 +11,23 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::session::Session;
 use crate::inside::calls::Call;
 use crate::inside::failure::failure;
+use crate::inside::kill::descendants_of;
 use crate::inside::ports;
 
 /// How often a port is tried, and how long a try may take.
 const PORT_EVERY: Duration = Duration::from_millis(50);
 /// Text that a pattern is looked for in: what came last.
 const PATTERN_WINDOW: usize = 64 << 10;
-/// After the shell has ended, what it wrote is still on its way.
+/// How often it is looked for what a command has left in the background.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// After whoever wrote has ended, what it wrote is still on its way.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Why listening was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// The command that ran is over; the shell is ready.
+    /// The command that ran is over, and nothing is left that could bring what was waited for; the
+    /// shell is ready.
     Done,
     /// What was waited for has happened.
     Happened,
@@ -56,6 +60,11 @@ impl Condition {
         })
     }
 
+    /// Whether what a command leaves in the background can bring it.
+    pub(super) fn may_come_later(&self) -> bool {
+        matches!(self, Self::Pattern { .. } | Self::Port(_))
+    }
+
     fn sees(&mut self, text: &[u8]) -> bool {
         let Self::Pattern { regex, seen } = self else { return false };
         seen.extend_from_slice(text);
@@ -67,6 +76,9 @@ impl Condition {
 }
 
 /// Passes output on from `at` until the shell is ready, or the condition holds, or time is up.
+///
+/// What a command starts in the background may bring what is waited for when the command is long over. It
+/// is waited for as long as anything but the shell lives in the session, unless the command has failed.
 pub(super) async fn listen(
     session: &Session,
     at: &mut u64,
@@ -93,13 +105,17 @@ async fn hear(
         _ => None,
     };
     let mut port_open = std::pin::pin!(open_port(port));
+    let mut left_alone = std::pin::pin!(left_alone(session));
+    let (mut has_run, mut is_alone) = (false, false);
     loop {
-        let (missed, bytes, busy, ended, last_output) = {
+        let (missed, bytes, busy, ended, failed, last_output) = {
             let state = session.state();
             let room = call.output.room().min(DATA_CHUNK);
             let (missed, bytes) = state.log.read(*at, room);
-            (missed, bytes, state.is_busy(), state.ended.is_some(), state.last_output)
+            let (busy, ended) = (state.is_busy(), state.ended.is_some());
+            (missed, bytes, busy, ended, state.status != 0, state.last_output)
         };
+        has_run |= busy;
         if missed > 0 {
             let note = format!("[{missed} bytes that nobody listened to are gone]\n");
             call.output.append(OutputStream::Stdout, note.as_bytes());
@@ -125,7 +141,9 @@ async fn hear(
             }
         }
         let is_behind = session.state().log.end() > *at;
-        if !is_behind && !busy && !ended {
+        let is_ready = !is_behind && !busy && !ended;
+        // How an earlier command has ended says nothing.
+        if is_ready && (!condition.may_come_later() || has_run && failed) {
             return Heard::Done;
         }
         let quiet_at = match condition {
@@ -136,6 +154,14 @@ async fn hear(
             _ = changes.changed(), if !is_behind => {}
             _ = call.output.wait_for_room(), if is_behind => {}
             () = sleep(LAST_WORDS), if ended && !is_behind => return Heard::Ended,
+            () = &mut left_alone, if is_ready && !is_alone => is_alone = true,
+            () = sleep(LAST_WORDS), if is_ready && is_alone => {
+                // It may have been open all along.
+                return match port {
+                    Some(port) if ports::reach(port, PORT_EVERY).await.is_some() => Heard::Happened,
+                    _ => Heard::Done,
+                };
+            }
             () = &mut port_open, if port.is_some() => return Heard::Happened,
             () = sleep_until(quiet_at.unwrap_or(deadline)), if quiet_at.is_some() && !is_behind => {
                 if session.state().last_output == last_output {
@@ -145,6 +171,19 @@ async fn hear(
             () = sleep_until(deadline) => return Heard::TimedOut,
             () = call.cancel.cancelled() => return Heard::Cancelled,
         }
+    }
+}
+
+/// Returns once nothing lives in a session but its shell.
+async fn left_alone(session: &Session) {
+    let supervisor = session.supervisor;
+    loop {
+        // The table of processes may be long.
+        let living = tokio::task::spawn_blocking(move || descendants_of(supervisor).len());
+        if living.await.is_ok_and(|living| living <= 1) {
+            return;
+        }
+        sleep(LOOK_EVERY).await;
     }
 }
 

@@ -93,10 +93,13 @@ pub(super) async fn shell(
     }
     let heard = listen(&session, &mut at, &mut condition, deadline, call).await;
     let left_running = shell.wait_for.is_some() && heard == Heard::TimedOut;
-    if matches!(heard, Heard::TimedOut | Heard::Cancelled) && !left_running {
+    let is_over = matches!(heard, Heard::TimedOut | Heard::Cancelled) && !left_running;
+    // What is in the background is nothing that the session would have to let go of.
+    if is_over && session.state().is_busy() {
         return Ok(interrupt(guest, &session, at, heard, call).await);
     }
-    Ok(guest.sessions.answer(&session, heard))
+    let answer = guest.sessions.answer(&session, heard);
+    Ok(if condition.may_come_later() { unless_ended_first(answer, heard) } else { answer })
 }
 
 pub(super) async fn send_input(
@@ -124,7 +127,8 @@ pub(super) async fn send_input(
         ));
     }
     let heard = listen(&session, &mut at, &mut condition, deadline, call).await;
-    Ok(guest.sessions.answer(&session, heard))
+    let answer = guest.sessions.answer(&session, heard);
+    Ok(if condition.may_come_later() { unless_ended_first(answer, heard) } else { answer })
 }
 
 pub(super) async fn wait_for(
@@ -149,16 +153,19 @@ pub(super) async fn wait_for(
         session.state().last_output = Instant::now();
     }
     let heard = listen(&session, &mut at, &mut condition, deadline, call).await;
-    let mut answer = guest.sessions.answer(&session, heard);
+    let answer = guest.sessions.answer(&session, heard);
     let wanted = !matches!(condition, Condition::Nothing);
-    if wanted && matches!(heard, Heard::Done | Heard::Ended) {
-        answer.status = StepStatus::Failed;
-        answer.error = Some(failure(
-            "ended_first",
-            "the command was over before what was waited for had happened",
-        ));
+    Ok(if wanted { unless_ended_first(answer, heard) } else { answer })
+}
+
+/// An answer to who waited for something that a command was to bring.
+fn unless_ended_first(answer: Answer, heard: Heard) -> Answer {
+    if !matches!(heard, Heard::Done | Heard::Ended) {
+        return answer;
     }
-    Ok(answer)
+    let words = "the command was over before what was waited for had happened";
+    let error = Some(failure("ended_first", words));
+    Answer { status: StepStatus::Failed, error, ..answer }
 }
 
 pub(super) async fn close(guest: &Guest, call: &CloseSession) -> Result<Answer, ToolError> {
@@ -187,7 +194,10 @@ async fn interrupt(
     why: Heard,
     call: &Call,
 ) -> Answer {
-    let status = if why == Heard::Cancelled { StepStatus::Cancelled } else { StepStatus::TimedOut };
+    let (status, code, reason) = match why {
+        Heard::Cancelled => (StepStatus::Cancelled, "cancelled", "the call was cancelled"),
+        _ => (StepStatus::TimedOut, "timed_out", "the time limit was reached"),
+    };
     let mut how = "interrupted by ctrl-c";
     let mut heard = Heard::TimedOut;
     for way in ["interrupted by ctrl-c", "terminated", "killed"] {
@@ -210,16 +220,12 @@ async fn interrupt(
     let note = if heard == Heard::TimedOut || heard == Heard::Ended {
         kill_supervised(guest, session.supervisor).await;
         guest.sessions.forget(session);
-        format!(
-            "the time limit was reached; the session `{name}` did not let go of its command and was closed"
-        )
+        format!("{reason}; the session `{name}` did not let go of its command and was closed")
     } else {
         session.restore();
-        format!(
-            "the time limit was reached; the command was {how}, and the session `{name}` goes on"
-        )
+        format!("{reason}; the command was {how}, and the session `{name}` goes on")
     };
-    Answer { status, error: Some(failure("timed_out", note)), ..Answer::default() }
+    Answer { status, error: Some(failure(code, note)), ..Answer::default() }
 }
 
 /// Like [`listen`], for a call that is to be over: it does not hear that it was cancelled.
@@ -324,7 +330,11 @@ impl Sessions {
     fn answer(&self, session: &Arc<Session>, heard: Heard) -> Answer {
         let state = session.state();
         let name = &session.name;
-        let running = first_line(&state.command);
+        let command = first_line(&state.command);
+        let running = match state.is_busy() {
+            true => format!("`{command}` still runs in the session `{name}`"),
+            false => format!("the session `{name}` is ready for the next command"),
+        };
         let screen = state.plain.is_painting().then(|| state.screen());
         let mut answer = Answer { text: screen, ..Answer::default() };
         match heard {
@@ -335,13 +345,11 @@ impl Sessions {
                 }
             }
             Heard::Happened => {
-                answer.note = Some(format!("`{running}` still runs in the session `{name}`"));
+                answer.note = Some(running);
             }
             Heard::TimedOut => {
                 answer.status = StepStatus::TimedOut;
-                let note = format!(
-                    "the time limit was reached; `{running}` still runs in the session `{name}`"
-                );
+                let note = format!("the time limit was reached; {running}");
                 answer.error = Some(failure("timed_out", note));
             }
             Heard::Cancelled => answer.status = StepStatus::Cancelled,

@@ -1,12 +1,16 @@
 //! Requests that try to get further than they may, or to take more than their share.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bellglass_protocol::network::{HostRule, NetworkPolicy, Verdict};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Notify;
 
+use super::super::dial::Resolve;
 use super::super::{DirectHosts, Egress, EgressSettings, Upstream, UpstreamProxy};
 use super::support::{
     Names, accept, connect, exchange, listen, open_proxy, read_head, remember, text, tunnel,
@@ -289,4 +293,73 @@ async fn the_server_is_asked_in_words_of_ours() {
                 Connection: x-hop\r\nX-Hop: 1\r\nProxy-Authorization: Basic eDp5\r\n\r\n";
     stream.write_all(ask).await.unwrap();
     assert!(read_head(&mut stream).await.starts_with("HTTP/1.1 200"));
+}
+
+/// The last of a sandbox's connections are recorded, whether or not their servers are ever done.
+#[tokio::test]
+async fn a_way_out_that_is_closed_leaves_no_connection_and_forgets_none() {
+    let (one, first) = listen().await;
+    let (two, second) = listen().await;
+    let names = Names::default().with("one.example", &[first]).with("two.example", &[second]);
+    let (egress, log) = open_proxy(names);
+    let egress = Arc::new(egress);
+    let mut open = tunnel(&egress, "one.example:443").await;
+    let half = tunnel(&egress, "two.example:443").await;
+    let (mut far, mut silent) = (accept(one).await, accept(two).await);
+    open.write_all(b"sent").await.unwrap();
+    let mut heard = [0; 4];
+    far.read_exact(&mut heard).await.unwrap();
+    // The program is gone, and its server takes no notice.
+    drop(half);
+    assert_eq!(silent.read(&mut heard).await.unwrap(), 0);
+    assert_eq!(log.verdicts(), []);
+
+    egress.close().await;
+    let mut verdicts = log.verdicts();
+    verdicts.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let allowed = |host: &str| (host.to_owned(), Verdict::Allowed);
+    assert_eq!(verdicts, [allowed("one.example"), allowed("two.example")]);
+    assert_eq!(log.bytes_out_to("one.example"), 4);
+    let mut rest = Vec::new();
+    open.read_to_end(&mut rest).await.unwrap();
+    for mut far in [far, silent] {
+        while far.write_all(b"x").await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+    let ask = b"CONNECT one.example:443 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let refused = exchange(connect(&egress), ask).await;
+    assert!(refused.starts_with("HTTP/1.1 502"), "{refused}");
+}
+
+/// Looks nothing up, and says when it was asked to.
+struct Silent(Arc<Notify>);
+
+#[async_trait]
+impl Resolve for Silent {
+    async fn resolve(&self, _: &str, _: u16, _: Duration) -> io::Result<Vec<SocketAddr>> {
+        self.0.notify_one();
+        std::future::pending().await
+    }
+}
+
+/// Its name was looked up, which somebody may have seen.
+#[tokio::test]
+async fn a_client_that_does_not_wait_for_its_connection_is_recorded_too() {
+    for ask in [
+        &b"CONNECT a.example:443 HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+        b"\x05\x01\x00\x05\x01\x00\x03\x09a.example\x01\xbb",
+    ] {
+        let asked = Arc::new(Notify::new());
+        let (egress, log) = open_proxy(Names::default());
+        let egress = Egress { resolver: Box::new(Silent(asked.clone())), ..egress };
+        let egress = Arc::new(egress);
+        let mut stream = connect(&egress);
+        stream.write_all(ask).await.unwrap();
+        asked.notified().await;
+        drop(stream);
+        // Also where nobody notices that the client is gone.
+        egress.close().await;
+        assert_eq!(log.verdicts(), [("a.example".to_owned(), Verdict::NotConnected)]);
+    }
 }

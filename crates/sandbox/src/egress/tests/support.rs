@@ -35,6 +35,11 @@ impl Log {
         let connections = self.0.lock().unwrap();
         connections.iter().map(|each| (each.host.clone(), each.verdict)).collect()
     }
+
+    pub(super) fn bytes_out_to(&self, host: &str) -> u64 {
+        let connections = self.0.lock().unwrap();
+        connections.iter().filter(|each| each.host == host).map(|each| each.bytes_out).sum()
+    }
 }
 
 /// Answers each question about a name with the next of its addresses; the last one stays.

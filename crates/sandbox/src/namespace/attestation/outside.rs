@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use bellglass_protocol::cage::{
-    COVERED_FILES, COVERED_FOLDERS, NAMESPACES, READ_ONLY_FOLDERS, namespace_number,
+    COVERED_FILES, COVERED_FOLDERS, NAMESPACES, READ_ONLY_FOLDERS, UNUSED_TUNNELS, namespace_number,
 };
 
 use bellglass_protocol::launch::Kernel;
@@ -103,8 +103,9 @@ fn namespaces(record: &Record) -> BTreeMap<String, u64> {
 fn has_only_loopback(pid: i32) -> bool {
     let devices = kernel_text(format!("/proc/{pid}/net/dev"));
     // Two lines of headings come first.
-    let mut names = devices.lines().skip(2).filter_map(|line| line.split(':').next());
-    names.next().is_some_and(|name| name.trim() == "lo") && names.next().is_none()
+    let names = devices.lines().skip(2).filter_map(|line| line.split(':').next()).map(str::trim);
+    let used: Vec<&str> = names.filter(|name| !UNUSED_TUNNELS.contains(name)).collect();
+    used == ["lo"]
 }
 
 /// A file that the kernel writes as it is read, whose size nobody knows before; empty if it cannot be read.
