@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bellglass_protocol::step::StepStatus;
 use serde_json::{Value, json};
 use support::{Finished, TestGuest, Tools, eventually, runs, succeeded};
@@ -30,6 +32,24 @@ async fn output(tools: &Tools, command: &str) -> String {
 /// Shows that the session is there and is ready.
 async fn still_works(tools: &Tools) {
     assert_eq!(output(tools, "echo still here").await, "still here\n");
+}
+
+/// A port that nobody listens on, nor will: it is none of those that the kernel gives to whoever asks for any, and
+/// tests at the same time have other processes.
+fn closed_port() -> u16 {
+    let given = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let given: Vec<u16> = given.split_whitespace().map(|port| port.parse().unwrap()).collect();
+    let is_given = |port: &u16| (given[0]..=given[1]).contains(port);
+    let others: Vec<u16> = (1024..=u16::MAX).filter(|port| !is_given(port)).collect();
+    assert!(!others.is_empty(), "the kernel gives away every port of this host");
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    loop {
+        let next = std::process::id() as usize * 8 + TAKEN.fetch_add(1, Ordering::Relaxed);
+        let port = others[next % others.len()];
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 #[tokio::test]
@@ -197,7 +217,7 @@ async fn full_screen_programs_are_shown_and_steered() {
 async fn a_server_is_waited_for_and_ended() {
     let guest = TestGuest::start();
     let tools = Tools::of(&guest).await;
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = closed_port();
     let serve = format!(
         "sleep 0.3; exec -a bellglass-test-server python3 -u -m http.server -b 127.0.0.1 {port}"
     );
@@ -229,7 +249,7 @@ async fn a_server_is_waited_for_and_ended() {
 async fn what_a_command_leaves_in_the_background_is_waited_for() {
     let guest = TestGuest::start();
     let tools = Tools::of(&guest).await;
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = closed_port();
     let serve =
         format!("(sleep 0.3; exec python3 -m http.server -b 127.0.0.1 {port}) 2>/dev/null &");
     let at_port = json!({"port": port});
@@ -262,7 +282,7 @@ async fn what_nobody_is_left_to_bring_is_not_waited_for() {
     let guest = TestGuest::start();
     let tools = Tools::of(&guest).await;
     let never = json!({"wait_for": {"pattern": "never said"}});
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = closed_port();
     for (command, until) in [
         ("true", &never),
         ("sleep 0.2 &", &never),

@@ -1,5 +1,6 @@
 //! Speaks to a guest over its wire. Everything it hears is hostile: bounded, checked, timed.
 
+mod openings;
 mod relayed;
 mod tunnel;
 
@@ -12,25 +13,25 @@ use async_trait::async_trait;
 use bellglass_protocol::checkpoint::{Change, ChangeReply, CheckpointNumber};
 use bellglass_protocol::id::CallId;
 use bellglass_protocol::job::Screen;
-use bellglass_protocol::mux::{End, Incoming, MAX_STREAMS, Mux, MuxError, MuxStream, multiplex};
+use bellglass_protocol::mux::{End, Mux, MuxError, MuxStream, multiplex};
 use bellglass_protocol::report::Probe;
 use bellglass_protocol::step::{OutputStream, ToolError};
 use bellglass_protocol::tool::ToolCall;
 use bellglass_protocol::wire::{
     CallResult, DATA_CHUNK, Entry, Equipment, Frame, FrameCodec, Language, MAX_LISTED_NAMES,
-    Opening, PROTOCOL_VERSION, PackReply, Packed, Receipt, Reply, Request, WireError,
+    PROTOCOL_VERSION, PackReply, Packed, Receipt, Reply, Request, WireError,
 };
 use bytes::Bytes;
 use futures::stream::{BoxStream, SplitSink, SplitStream};
 use futures::{SinkExt as _, Stream, StreamExt as _};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio_util::codec::Framed;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{SideDoor, WireStream};
 use crate::egress::Egress;
 
-use relayed::Relayed;
+use openings::{MOST_OPENINGS, OpenedWayOut, take_openings};
 
 pub use tunnel::{OpenTerminal, TerminalInput, TerminalOutput, Tunnel};
 
@@ -76,29 +77,6 @@ pub struct GuestClient {
     wire_end: CancellationToken,
 }
 
-/// Where the streams lead that the guest opens. They wait while it is empty.
-#[derive(Default)]
-struct OpenedWayOut(watch::Sender<Option<Arc<Egress>>>);
-
-impl std::fmt::Debug for OpenedWayOut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OpenedWayOut")
-    }
-}
-
-impl OpenedWayOut {
-    /// A worker that takes up a sandbox hears from it before it has found out what it may reach.
-    async fn get(&self) -> Option<Arc<Egress>> {
-        let mut changes = self.0.subscribe();
-        let found = tokio::time::timeout(PATIENCE, changes.wait_for(Option::is_some)).await;
-        found.ok()?.ok()?.clone()
-    }
-
-    fn set(&self, egress: Arc<Egress>) {
-        self.0.send_replace(Some(egress));
-    }
-}
-
 impl GuestClient {
     /// Takes the wire and exchanges greetings. For how long the guest's is waited is the caller's to say: it may
     /// not be there yet.
@@ -111,7 +89,8 @@ impl GuestClient {
             driver.await
         });
         let way_out = Arc::new(OpenedWayOut::default());
-        tokio::spawn(take_openings(incoming, way_out.clone()));
+        let places = Arc::new(Semaphore::new(MOST_OPENINGS));
+        tokio::spawn(take_openings(incoming, way_out.clone(), places, wire_end.clone()));
         let client = Self { mux, way_out, patience: PATIENCE, side_door: None, wire_end };
         let mut exchange = client.begin(&Request::Hello { protocol: PROTOCOL_VERSION }).await?;
         exchange.patience = Duration::MAX;
@@ -329,33 +308,6 @@ impl GuestClient {
         let mut exchange = Exchange { frames, patience: self.patience };
         exchange.send(Frame::message(request)).await?;
         Ok(exchange)
-    }
-}
-
-/// Streams of a guest's that are served at once. A guest opens fewer, but one that its program broke off may be
-/// held here a while longer, and too many would take the wire from the tools.
-const MOST_OPENINGS: usize = MAX_STREAMS / 2;
-
-/// Serves the streams that a guest opens. They end with the wire.
-async fn take_openings(mut incoming: Incoming, way_out: Arc<OpenedWayOut>) {
-    let places = Arc::new(Semaphore::new(MOST_OPENINGS));
-    while let Ok(place) = places.clone().acquire_owned().await
-        && let Some(stream) = incoming.recv().await
-    {
-        let way_out = way_out.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            // A stream that is dropped is reset.
-            let Some(egress) = way_out.get().await else { return };
-            let mut frames = Framed::new(stream, FrameCodec::for_worker());
-            let first = tokio::time::timeout(PATIENCE, frames.next()).await;
-            if let Ok(Some(Ok(Frame::Message(text)))) = first
-                && let Ok(Opening::Egress) = serde_json::from_slice(&text)
-            {
-                let parts = frames.into_parts();
-                egress.serve(parts.read_buf.freeze(), Relayed::new(parts.io)).await;
-            }
-        });
     }
 }
 

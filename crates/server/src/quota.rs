@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bellglass_protocol::job::Limits;
 use bellglass_protocol::quantity::Seconds;
@@ -161,6 +161,10 @@ impl Place {
     }
 }
 
+/// In seconds. A job that would have less is refused: it would only end in the middle of something. Where the whole
+/// day has little more, a tenth of that will do.
+const LEAST_TIME: f64 = 10.0;
+
 impl Quotas {
     /// An even share of the time that is left. Those who are at it have been counted only up to now, so
     /// without this the last moment of a day's time would be enough for any number of long jobs.
@@ -172,8 +176,10 @@ impl Quotas {
 
     fn met_by(&self, usage: &Usage) -> Option<Quota> {
         let met = |most: u64, used: u64| most > 0 && used >= most;
-        let ran_for = Duration::from_millis(usage.running_ms);
-        let time = self.running_time_per_day.filter(|most| ran_for >= most.duration());
+        let time = self.running_time_per_day.filter(|most| {
+            let share = self.time_for_one_more(usage).map_or(0.0, Seconds::get);
+            share < LEAST_TIME.min(most.get() / 10.0)
+        });
         if met(self.jobs_at_once, usage.unfinished) {
             Some(Quota::JobsAtOnce(self.jobs_at_once))
         } else if met(self.jobs_per_day, usage.scheduled) {
@@ -257,6 +263,8 @@ fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -282,11 +290,14 @@ mod tests {
             requests_per_second: 0,
         };
         let usage = |unfinished, scheduled, running_ms| Usage { unfinished, scheduled, running_ms };
-        assert_eq!(quotas.met_by(&usage(1, 4, 59_999)), None);
+        assert_eq!(quotas.met_by(&usage(1, 4, 48_000)), None);
         assert_eq!(quotas.met_by(&usage(2, 4, 0)), Some(Quota::JobsAtOnce(2)));
         assert_eq!(quotas.met_by(&usage(1, 5, 0)), Some(Quota::JobsPerDay(5)));
         let time = Seconds::whole(60);
         assert_eq!(quotas.met_by(&usage(0, 0, 60_000)), Some(Quota::RunningTime(time)));
+        assert_eq!(quotas.met_by(&usage(0, 0, 54_000)), None);
+        assert_eq!(quotas.met_by(&usage(0, 0, 54_001)), Some(Quota::RunningTime(time)));
+        assert_eq!(quotas.met_by(&usage(1, 0, 50_000)), Some(Quota::RunningTime(time)));
         let none =
             Quotas { jobs_at_once: 0, jobs_per_day: 0, running_time_per_day: None, ..quotas };
         assert_eq!(none.met_by(&usage(1000, 1000, u64::MAX)), None);

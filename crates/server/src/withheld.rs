@@ -52,19 +52,18 @@ impl Withheld {
             EventBody::Scheduled { spec } => {
                 let mut shown = spec.clone();
                 self.blank(&mut shown);
-                if shown == *spec {
-                    return sealed.line;
-                }
                 serde_json::to_value(shown).unwrap_or_default()
             }
             // Of a request that cannot be read, nobody knows what is to be kept back.
             unread if unread.kind() == "scheduled" => Value::Null,
             _ => return sealed.line,
         };
-        let mut line: Map<String, Value> = serde_json::from_str(&sealed.line).unwrap_or_default();
+        let whole: Map<String, Value> = serde_json::from_str(&sealed.line).unwrap_or_default();
+        let mut line = whole.clone();
         line.insert("spec".into(), spec);
+        // What a newer program wrote beside that may be a key as well as anything.
         line.retain(|key, _| LINE.contains(&key.as_str()));
-        Value::Object(line).to_string()
+        if line == whole { sealed.line } else { Value::Object(line).to_string() }
     }
 }
 
@@ -77,6 +76,7 @@ mod tests {
     use bellglass_protocol::chain::{LinkHash, seal};
     use bellglass_protocol::event::Event;
     use bellglass_protocol::id::JobId;
+    use bellglass_protocol::job::Limits;
     use jiff::Timestamp;
     use serde_json::json;
 
@@ -95,6 +95,26 @@ mod tests {
         assert!(!line.contains("hush-hush") && line.contains(&hash), "{line}");
         let line: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&line["type"], &line["spec"]), (&json!("scheduled"), &Value::Null));
+    }
+
+    #[test]
+    fn what_only_a_newer_program_knows_of_a_request_is_kept_back() {
+        let spec = json!({
+            "steps": [{ "tool": "shell", "command": "true" }], "on_error": "continue", "priority": 0,
+            "image": "base", "limits": Limits::default(), "network": "none", "isolation": "namespace",
+        });
+        let plain = sealed(json!({ "type": "scheduled", "spec": spec }));
+        assert!(matches!(plain.event.body, EventBody::Scheduled { .. }), "{plain:?}");
+        // As it was written down by a program that knows one field more.
+        let mut written: Value = serde_json::from_str(&plain.line).unwrap();
+        written["spec"]["webhook"] = json!({ "token": "hush-hush" });
+        written["beside"] = json!("hush-hush");
+        let newer = SealedEvent { line: written.to_string(), ..plain.clone() };
+        let line = Withheld { files: false }.line(newer);
+        assert!(!line.contains("hush-hush"), "{line}");
+        // Where there is nothing of the kind, the line is the one that the hash was made of.
+        let whole = plain.line.clone();
+        assert_eq!(Withheld { files: false }.line(plain), whole);
     }
 
     #[test]

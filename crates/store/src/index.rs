@@ -202,7 +202,7 @@ pub(crate) fn now() -> Timestamp {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use bellglass_protocol::event::{EndStatus, JobEnd, ResultSummary};
     use bellglass_protocol::job::{
@@ -213,7 +213,7 @@ mod tests {
     use bellglass_protocol::tool::{Shell, ToolCall};
     use bellglass_protocol::view::JobView;
 
-    fn spec() -> JobSpec {
+    pub(crate) fn spec() -> JobSpec {
         JobSpec {
             name: Some("a name".into()),
             work: Work::Steps(vec![call(), call(), call()]),
@@ -262,7 +262,7 @@ mod tests {
         ToolCall::Shell(Shell { command, ..Default::default() })
     }
 
-    fn step_finished(n: u32, status: StepStatus) -> EventBody {
+    pub(crate) fn step_finished(n: u32, status: StepStatus) -> EventBody {
         let outcome = StepOutcome {
             status,
             exit_code: None,

@@ -85,8 +85,9 @@ pub trait Store: access::Access + Send + Sync + 'static {
     async fn held_by(&self, worker: &WorkerId) -> Result<Vec<JobId>, StoreError>;
 
     /// Leaves a job to newer programs, as its holder: no program that can do only what this one can claims it
-    /// again. Refused with [`StoreError::StaleGeneration`] if the job was claimed again since. Nothing happens
-    /// where newer programs cannot work beside this one.
+    /// again. It stays the holder's until the holder says `released`; whoever has cancelled it by then, or does so
+    /// while nobody holds it, has its end at once. Refused with [`StoreError::StaleGeneration`] if the job was
+    /// claimed again since. Nothing happens where newer programs cannot work beside this one.
     async fn leave_to_newer(&self, _job: JobId, _generation: Generation) -> Result<(), StoreError> {
         Ok(())
     }

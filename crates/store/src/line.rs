@@ -16,7 +16,7 @@ pub(crate) fn read_line(job: JobId, line: String) -> Result<SealedEvent, StoreEr
 }
 
 /// The hash is always the last field, so it is found without reading the JSON a second time.
-fn hash_at_end(line: &str) -> Option<LinkHash> {
+pub(crate) fn hash_at_end(line: &str) -> Option<LinkHash> {
     let text = line.strip_suffix("\"}")?;
     let (_, digits) = text.rsplit_once('"')?;
     let digits = digits.as_bytes();

@@ -1,10 +1,11 @@
 //! What becomes of a job that was claimed and cannot be read: it is nobody's here, and must neither be claimed
 //! again and again nor wait for ever.
 
-use bellglass_protocol::chain::is_as_written;
+use bellglass_protocol::chain::{LinkHash, is_as_written};
 use bellglass_protocol::event::{EndStatus, EventBody, JobEnd, JobError};
 use bellglass_protocol::id::{Generation, JobId};
 
+use crate::line::hash_at_end;
 use crate::{Store, StoreError};
 
 /// Lines in one page.
@@ -41,17 +42,25 @@ pub(crate) async fn let_go(
     store.append(job, generation, vec![last]).await.map(drop)
 }
 
-/// Whether every line of the log is as it was written, whatever it says.
+/// Whether every line of the log is as it was written and where it was written, whatever it says.
 async fn is_whole(store: &dyn Store, job: JobId) -> Result<bool, StoreError> {
-    let mut seen = 0;
+    let (mut seen, mut previous) = (0, LinkHash::root(job));
     loop {
         let page = store.lines_after(job, seen, PAGE).await?;
         if page.is_empty() {
-            return Ok(true);
+            return Ok(seen > 0);
         }
-        if !page.iter().all(|line| is_as_written(line)) {
-            return Ok(false);
+        for line in &page {
+            let Some(hash) = hash_behind(previous, line) else { return Ok(false) };
+            previous = hash;
         }
         seen += page.len() as u64;
     }
+}
+
+/// The hash of a line that is as it was written and comes behind the one of this hash.
+fn hash_behind(previous: LinkHash, line: &str) -> Option<LinkHash> {
+    let fields: serde_json::Value = serde_json::from_str(line).ok()?;
+    let follows = fields["prev"] == previous.hex() && is_as_written(line);
+    hash_at_end(line).filter(|_| follows)
 }

@@ -10,16 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bellglass_protocol::chain::{LinkHash, seal};
+use bellglass_protocol::chain::{LinkHash, SealedEvent, seal};
 use bellglass_protocol::event::{EndStatus, Event, EventBody};
 use bellglass_protocol::id::{Generation, JobId};
+use bellglass_protocol::step::StepStatus;
 use bellglass_protocol::unknown::UnknownRecord;
 use bellglass_protocol::view::JobStatus;
 use bellglass_store::access::{Access as _, Role, Token, TokenHash};
 use bellglass_store::{PostgresStore, Store as _, StoreError};
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use support::{finished, output, steps_job, verified_kinds, worker};
+use support::{finished, output, step_finished, steps_job, verified_kinds, worker};
 use test_database::TestDatabase;
 use test_server::TestServer;
 
@@ -167,9 +168,31 @@ async fn a_job_that_is_left_to_newer_programs_is_its_holders_while_one_has_it() 
     let store = database.open().await;
     let job = store.schedule(steps_job("true")).await.unwrap();
     let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    let failed = step_finished(1, StepStatus::Failed);
+    store.append(job, claimed.generation, vec![failed]).await.unwrap();
     store.leave_to_newer(job, claimed.generation).await.unwrap();
     assert_eq!(store.request_cancel(job, "me").await.unwrap(), JobStatus::Running);
-    store.release_leases(&worker("w")).await.unwrap();
+    // Who hears of the wish no more lets it come true.
+    let released = EventBody::Released { generation: claimed.generation };
+    store.append(job, claimed.generation, vec![released]).await.unwrap();
+    let outline = store.outline(job).await.unwrap();
+    assert_eq!((outline.status, outline.failed_steps), (JobStatus::Cancelled, vec![1]));
+    let kinds = verified_kinds(&store, job).await;
+    assert_eq!(kinds[kinds.len() - 3..], ["cancel.requested", "released", "finished"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_handed_back_to_newer_programs_can_be_cancelled_at_once() {
+    let database = TestDatabase::create().await;
+    let store = database.open().await;
+    let job = store.schedule(steps_job("true")).await.unwrap();
+    let claimed = store.claim_next_job(&worker("w"), LEASE).await.unwrap().unwrap();
+    store.leave_to_newer(job, claimed.generation).await.unwrap();
+    let released = EventBody::Released { generation: claimed.generation };
+    store.append(job, claimed.generation, vec![released]).await.unwrap();
+    // A heartbeat that comes too late does not make it anybody's again.
+    let held = [(job, claimed.generation)];
+    assert_eq!(store.renew_leases(&worker("w"), &held, LEASE).await.unwrap(), [job]);
     assert_eq!(store.request_cancel(job, "me").await.unwrap(), JobStatus::Cancelled);
 }
 
@@ -178,20 +201,35 @@ async fn a_job_that_is_left_to_newer_programs_is_its_holders_while_one_has_it() 
 async fn a_job_that_cannot_be_read_is_left_to_whoever_can_or_ends() {
     let database = TestDatabase::create().await;
     let (store, mut meddler) = (database.open().await, database.connect().await);
-    let mut rewrite = async |job: JobId, line: &str| {
+    // Who writes a line also says what the next one follows.
+    let mut rewrite = async |job: JobId, line: &str, hash: Option<LinkHash>| {
         let update = sqlx::query("UPDATE events SET line = $2 WHERE job_id = $1 AND seq = 1");
         update.bind(job.uuid()).bind(line).execute(&mut meddler).await.unwrap();
+        let Some(hash) = hash else { return };
+        let update = sqlx::query("UPDATE jobs SET last_hash = $2 WHERE id = $1");
+        update.bind(job.uuid()).bind(hash.as_bytes()).execute(&mut meddler).await.unwrap();
+    };
+    let moonshot = |job: JobId| {
+        let fields = serde_json::json!({ "type": "scheduled", "spec": "on the moon" });
+        let record = UnknownRecord::new(fields.as_object().unwrap().clone()).unwrap();
+        let (seq, at, body) = (1, Timestamp::now(), EventBody::Unknown(record));
+        seal(Event { seq, at, job, body }, LinkHash::root(job))
     };
     let newer = store.schedule(steps_job("true")).await.unwrap();
-    let fields = serde_json::json!({ "type": "scheduled", "spec": "on the moon" });
-    let record = UnknownRecord::new(fields.as_object().unwrap().clone()).unwrap();
-    let (seq, at, body) = (1, Timestamp::now(), EventBody::Unknown(record));
-    let written = seal(Event { seq, at, job: newer, body }, LinkHash::root(newer)).line;
-    rewrite(newer, &written).await;
+    let written = moonshot(newer);
+    rewrite(newer, &written.line, Some(written.hash)).await;
     let mut damaged = Vec::new();
-    for line in ["no json".to_owned(), written.replace("moon", "sun")] {
+    for n in 0..4 {
         let job = store.schedule(steps_job("true")).await.unwrap();
-        rewrite(job, &line).await;
+        let SealedEvent { line, hash, .. } = moonshot(job);
+        match n {
+            0 => rewrite(job, "no json", None).await,
+            1 => rewrite(job, &line.replace("moon", "sun"), Some(hash)).await,
+            // Whole by itself, but not what stood there when the next was written.
+            2 => rewrite(job, &line, None).await,
+            // The beginning of another job.
+            _ => rewrite(job, &written.line, Some(written.hash)).await,
+        }
         damaged.push(job);
     }
     let readable = store.schedule(steps_job("true")).await.unwrap();

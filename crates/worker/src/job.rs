@@ -47,16 +47,22 @@ pub(crate) async fn run_job(
     let log = JobLog::new(shared.store.clone(), claimed).heeding(stop.clone());
     let spec = log.look(|view| view.spec.clone());
     let way_out = WayOut::new(shared.clone(), log.clone());
-    if log.look(|view| view.misread) {
+    let (is_misread, is_cancelled) = log.look(|view| (view.misread, view.cancel_requested));
+    if is_misread && !is_cancelled {
         return leave(&log, &way_out, StopReason::Misread).await;
     }
-    if log.look(|view| view.cancel_requested) {
+    if is_cancelled {
         stop.stop(StopReason::Cancelled);
     }
     if let Some(end) = log.look(|view| view.conclusion.clone()) {
         // Whoever held the job before came as far as this, and the result is safe.
         let sandbox = find_sandbox(&shared, &spec, &log).await.ok().flatten();
         return finish(&shared, &log, end, sandbox, &way_out, &stop).await;
+    }
+    if is_misread {
+        // Whoever can read it may never come. What its workspace is, is not known here, so it is not packed.
+        let ending = Ending::Stopped(StopReason::Cancelled);
+        return conclude(&shared, &log, &spec, ending, None, &way_out, &stop).await;
     }
     if let Some(error) = log.look(gives_up) {
         // Whatever is wrong with it, it is not tried again: neither its steps nor its packing.
@@ -116,7 +122,8 @@ pub(crate) async fn leave(
     reason: StopReason,
 ) -> Result<(), StoreError> {
     tracing::info!(job = %log.job, ?reason, "leaving the job to its next worker");
-    // While its connections can still be written down: they end with this process.
+    // Before we let go of it, while what its connections were can still be written down; if another holds the job
+    // already it cannot, and they end all the same.
     way_out.close().await;
     match reason {
         StopReason::ShuttingDown => log.release().await,
@@ -497,3 +504,6 @@ async fn open_task(
     let (servers, events) = mcp::connect(&shared.mcp, spec, guest).await?;
     Ok(OpenedTask { models, context_tokens, servers, events })
 }
+
+#[cfg(test)]
+mod tests;

@@ -190,13 +190,17 @@ impl Worker {
                     kept.push(job);
                     self.take_on(claimed, slot, jobs);
                 }
-                Ok(None) => {}
-                Err(StoreError::Corrupt(reason)) => {
-                    // Its lease runs out unrenewed: given back now, it would be claimed again at once.
-                    tracing::error!(%job, reason, "a job of ours cannot be read");
+                // It is over, as a job that nobody can read just now, or another's; its sandbox is here.
+                Ok(None) => self.shared.sweep_soon.notify_one(),
+                Err(
+                    error @ (StoreError::Unavailable | StoreError::Closed | StoreError::ReadOnly),
+                ) => return Err(error),
+                Err(error) => {
+                    // Whatever is wrong with one job must not keep the others waiting. Its lease runs out
+                    // unrenewed: given back now, it would be claimed again at once.
+                    tracing::error!(%job, %error, "a job of ours cannot be taken up");
                     kept.push(job);
                 }
-                Err(error) => return Err(error),
             }
         }
         store.release_leases_but(name, &kept).await

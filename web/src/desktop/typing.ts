@@ -11,8 +11,11 @@ const OTHERS: Record<string, number> = {
   Home: 0xff50, End: 0xff57, PageUp: 0xff55, PageDown: 0xff56, Delete: 0xffff,
 };
 
-/** What stands in the field before anything is typed, so that there is something to take back. */
-export const NOTHING_TYPED = "_".repeat(64);
+/**
+ * What stands in the field before anything is typed, so that there is something to take back. Words of one letter:
+ * whoever takes back a word at a time must not take back all of it.
+ */
+export const NOTHING_TYPED = "x ".repeat(32);
 
 /** The keys that make of the text that was there the one that is there now. */
 export function keysBetween(before: string, now: string): number[] {

@@ -73,14 +73,15 @@ export class DraftJob {
 
   /**
    * The same job once more, to be changed or sent as it is. Of its limits those are said that are not the usual
-   * ones, where these are known.
+   * ones, where these are known. How large a disk is usual depends on the memory, so both are said or none.
    */
   fillFrom(spec: JobSpec, usual?: Limits): void {
     // Whose job it is, and what it goes on from, is no part of a request.
     const { task, steps, limits, owner: _owner, fork: _fork, session: _session, ...others } = spec as JobSpec &
       { task?: string; steps?: AnyCall[]; session?: unknown };
     const rest = Object.fromEntries(Object.entries(others).filter(([, value]) => value != null));
-    const chosen = Object.entries(limits).filter(([key, value]) => value !== usual?.[key as keyof Limits]);
+    const isUsual = (key: string) => limits[key as keyof Limits] === usual?.[key as keyof Limits];
+    const chosen = Object.entries(limits).filter(([key]) => !isUsual(key) || (key === "disk" && !isUsual("memory")));
     this.fill({
       mode: steps ? "steps" : "task",
       task: task ?? "",

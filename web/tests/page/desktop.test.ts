@@ -111,6 +111,7 @@ test("on a phone the desktop is typed on with the keyboard of the screen", async
     steps: [{ tool: "shell", command: xterm("-u8 -geometry 200x60+0+0 -e 'head -n 1 > typed.txt'") }, until("enough.txt")],
   });
   await openDesktop(page, server, id);
+  await expect.poll(async () => (await server.job(id)).steps[1]?.status).toBe("running");
   await expect(page.getByRole("tab", { name: "Timeline" })).toBeVisible();
   expect(await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth)).toBe(0);
   const keyboard = page.getByRole("button", { name: "Keyboard" });

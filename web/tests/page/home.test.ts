@@ -84,20 +84,51 @@ test("files that are dropped together all come along", async ({ page, server }) 
   await expect(along).toHaveText([/a\.txt/, /b\.txt/, /c\.txt/]);
 });
 
+test("a folder among dropped files is named, and the others come along", async ({ page, server }) => {
+  await page.goto(server.url);
+  await page.getByRole("region", { name: "New job" }).evaluate((element) => {
+    const data = new DataTransfer();
+    // A file that cannot be read, as a folder cannot.
+    const folder = new File([], "folder");
+    for (const read of ["text", "arrayBuffer"]) Object.defineProperty(folder, read, { value: () => Promise.reject(new Error("it is a folder")) });
+    Object.defineProperty(data, "files", { value: [folder, new File(["a"], "a.txt")] });
+    element.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+  });
+  await expect(page.getByRole("alert")).toContainText("folder cannot be read.");
+  await expect(page.getByRole("list", { name: "Files that come along" }).getByRole("listitem")).toHaveText([/a\.txt/]);
+});
+
+test("a playbook with a wrong setting is shown, and the server says what is wrong with it", async ({ page, server }) => {
+  await page.goto(server.url);
+  await page.getByRole("region", { name: "New job" }).evaluate((element) => {
+    const data = new DataTransfer();
+    data.setData("text/plain", '{"steps": [{"tool": "shell", "command": "echo wrong"}], "approve": "shell", "mcp": 7, "secrets": ["a"]}');
+    element.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+  });
+  await expect(page.getByLabel("Command of step 1")).toHaveValue("echo wrong");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await expect(page.getByRole("alert")).toContainText(/secrets/);
+  await expect(page.getByLabel("Command of step 1")).toHaveValue("echo wrong");
+});
+
 test("words that are dropped onto a field are written there, and a playbook fills the box", async ({ page, server }) => {
   await page.goto(server.url);
   const command = page.getByLabel("Command of step 1");
-  const drop = (text: string) =>
-    command.evaluate((element, text) => {
-      const data = new DataTransfer();
-      data.setData("text/plain", text);
-      element.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+  // Something on the page that is dragged by hand, with these words.
+  const drag = async (text: string) => {
+    await page.evaluate((text) => {
+      document.querySelector("#dragged")?.remove();
+      const element = Object.assign(document.createElement("p"), { id: "dragged", textContent: "to be dragged", draggable: true });
+      element.addEventListener("dragstart", (event) => event.dataTransfer?.setData("text/plain", text));
+      document.querySelector("main")?.append(element);
     }, text);
+    await page.locator("#dragged").dragTo(command);
+  };
   await command.fill("echo ");
-  await drop("words from elsewhere");
+  await drag("words from elsewhere");
   await expect(command).toHaveValue("echo words from elsewhere");
   await expect(page.getByRole("alert")).toHaveCount(0);
-  await drop('{"steps": [{"tool": "shell", "command": "echo one"}, {"tool": "shell", "command": "echo two"}]}');
+  await drag('{"steps": [{"tool": "shell", "command": "echo one"}, {"tool": "shell", "command": "echo two"}]}');
   await expect(page.getByLabel("Command of step 2")).toHaveValue("echo two");
 });
 

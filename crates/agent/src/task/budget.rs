@@ -2,7 +2,7 @@
 
 use bellglass_protocol::event::JobError;
 use bellglass_protocol::job::Budget;
-use bellglass_protocol::model::UsageTotal;
+use bellglass_protocol::model::{Usage, UsageTotal};
 use bellglass_protocol::quantity::{ByteSize, Seconds};
 use jiff::Timestamp;
 
@@ -20,6 +20,13 @@ pub(super) struct Spent {
 }
 
 impl Spent {
+    /// Adds what a model used that gave no answer to the task, as far as it said so.
+    pub(super) fn add_aside(&mut self, usage: Option<&Usage>, cost_usd: Option<f64>) {
+        if let Some(usage) = usage {
+            self.models.add(usage, cost_usd);
+        }
+    }
+
     pub(super) fn pause(&mut self, at: Timestamp) {
         self.paused_since.get_or_insert(at);
     }
@@ -83,7 +90,6 @@ fn seconds_between(from: Timestamp, to: Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bellglass_protocol::model::Usage;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

@@ -356,9 +356,7 @@ impl Mind for TaskMind {
             }
             EventBody::ModelAnswered { answer, heard } => self.take_answer(seq, answer, *heard),
             EventBody::ModelFailed { error, retry_in_ms, usage, cost_usd, .. } => {
-                if let Some(usage) = usage {
-                    self.spent.models.add(usage, *cost_usd);
-                }
+                self.spent.add_aside(usage.as_ref(), *cost_usd);
                 if error.code == "context_too_long" {
                     let now = self.fixed_tokens + self.state.context.tokens();
                     // So that a tenth less than this is what may be read.
@@ -397,7 +395,11 @@ impl Mind for TaskMind {
                     self.state.context.add_note(seq, &prompt::memories(texts));
                 }
             }
-            EventBody::MemoryKept { .. } => self.state.extracted = true,
+            EventBody::MemoryKept { usage, cost_usd, .. } => {
+                self.state.extracted = true;
+                // The task may go on after it, if what it made is lost.
+                self.spent.add_aside(usage.as_ref(), *cost_usd);
+            }
             EventBody::QuestionAsked { call_id, .. } => self.state.question = Some(call_id.clone()),
             EventBody::MessageReceived { text, .. } => self.state.take_message(seq, text),
             EventBody::NetworkChanged { network, .. } => {

@@ -166,6 +166,8 @@ impl State {
             self.context.add_result(Entry::new(seq, &call.id, words, true, None));
         }
         (self.end, self.concluded, self.turn) = (None, false, TurnSoFar::default());
+        // What is worth keeping is known anew when it is done.
+        self.extracted = false;
         for (seq, text) in std::mem::take(&mut self.waiting) {
             self.add_note(seq, &text);
         }

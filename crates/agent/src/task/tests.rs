@@ -91,7 +91,8 @@ impl Job {
                 "remember"
             }
             Effect::Extract { project, .. } => {
-                let (texts, usage, cost_usd) = (vec![], None, None);
+                let usage = Some(Usage { input: 700, ..Usage::default() });
+                let (texts, cost_usd) = (vec![], None);
                 self.hear(EventBody::MemoryKept { project, texts, usage, cost_usd });
                 "extract"
             }
@@ -578,4 +579,21 @@ fn a_task_of_a_project_remembers_first_and_keeps_at_the_end() {
     assert!(text.contains("Tests run with make."), "{text}");
     job.answer(&[("finish", json!({ "outcome": "done", "summary": "ok" }))]);
     assert_eq!([job.go(""), job.go(""), job.go("")], ["task.finished", "extract", "done"]);
+}
+
+#[test]
+fn what_was_kept_of_a_task_that_goes_on_is_spent_and_kept_anew() {
+    let project = Some("shop".to_owned());
+    let mut job = Job::with(1_000_000, Budget::default(), JobSpec { project, ..spec() });
+    assert_eq!(job.go(""), "remember");
+    for spent in [800, 1600] {
+        job.answer(&[("finish", json!({ "outcome": "done", "summary": "ok" }))]);
+        assert_eq!([job.go(""), job.go("")], ["task.finished", "extract"]);
+        assert_eq!(job.mind.spent.models.all_tokens(), spent);
+        job.hear(EventBody::CheckpointSkipped { step: 1, reason: "no room".into() });
+        let (why, checkpoint) = (RestoreCause::SandboxLost, None);
+        job.hear(EventBody::WorkspaceRestored { from: None, step: 0, why, checkpoint, entries: 1 });
+        job.assert_resumes();
+        assert_eq!(job.go(""), "ask");
+    }
 }

@@ -282,9 +282,10 @@ fn check(deployment: &Deployment, ended: &Value, job: &str, kind: Kind) {
         Kind::IsCancelled if interrupted.len() == SLEEPS => {
             assert_eq!(ended["status"], "completed", "{ended:#}");
         }
-        // Nor does it get any further in between, so that it may be given up.
+        // Nor does it get any further in between, so that it may be given up: also one that loses some of its
+        // sandboxes before a step is begun in them.
         Kind::IsCancelled if ended["error"]["code"] == "sandbox_lost" => {
-            assert!(interrupted.len() > 3, "{ended:#}");
+            assert_eq!(ended["status"], "failed", "{ended:#}");
         }
         Kind::IsCancelled => assert_eq!(ended["status"], "cancelled", "{ended:#}"),
     }

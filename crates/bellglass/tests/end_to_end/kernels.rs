@@ -268,21 +268,19 @@ async fn typescript_gives_rich_results() {
 #[tokio::test]
 async fn a_kernel_that_stands_still_keeps_no_call_longer_than_its_time() {
     let server = TestServer::start();
-    // It answers first, and stops then.
-    let stop = "import os, signal, threading\nkept = 7\n\
-                threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGSTOP)).start()";
-    let stopped = shell(
-        "until grep -q 'State:.T' /proc/$(pgrep -of 'ipykernel[_]launcher')/status; do sleep 0.05; done",
+    let stop = shell(
+        "pid=$(pgrep -of 'ipykernel[_]launcher') && kill -STOP $pid && \
+         until grep -q 'State:.T' /proc/$pid/status; do sleep 0.05; done",
     );
     let long = format!("long = '{}'", "x".repeat(1_000_000));
     let job = server
         .run(&json!({ "steps": [
-            python(stop),
-            stopped,
+            python("kept = 7"),
+            stop,
             with(python("6 * 7"), "timeout", 1),
             python("kept"),
-            python(stop),
-            stopped,
+            python("kept"),
+            stop,
             with(python(&long), "timeout", 1),
             python("'kept' in globals()"),
         ]}))

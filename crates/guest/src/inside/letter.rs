@@ -43,7 +43,7 @@ impl Letter {
         Ok(Self { start })
     }
 
-    /// Keeps it from all that is forked from now on: it is for the supervisor alone that has it already.
+    /// Keeps it from all that is forked from now on: it is for those alone who have it already.
     pub(super) fn seal(&self) {
         // SAFETY: the memory is ours. Where the kernel cannot, others have it and do not know where.
         unsafe { libc::madvise(self.start.as_ptr().cast(), BYTES, libc::MADV_DONTFORK) };

@@ -120,12 +120,13 @@ impl Spare {
 
     /// Nothing if it is not there any more, or if what it is to start is too long for it.
     fn start(mut self, texts: &Texts) -> Option<Process> {
+        // A tool may have stopped who waits and, where tools are the guest's own user, the supervisor. Who is not
+        // used after all must notice that, too.
+        self.letter.reader().into_iter().for_each(wake);
+        wake(self.supervised.pid);
         if !self.waits() || !self.letter.write(texts) {
             return None;
         }
-        // A tool may have stopped who waits and, where tools are the guest's own user, the supervisor.
-        self.letter.reader().into_iter().for_each(wake);
-        wake(self.supervised.pid);
         let Self { supervised, outputs, orders, letter } = self;
         let process = Process::of(supervised.watched().ok()?, outputs).ok()?;
         // Last of all: what was ordered must not be started once more.
@@ -136,8 +137,8 @@ impl Spare {
     }
 }
 
-/// Lets a process go on if it was stopped. As long as its supervisor has said nothing, nobody has waited for
-/// either, so the number is its own.
+/// Lets a process go on if it was stopped. Should one be gone, and its number somebody else's, that one of the
+/// sandbox goes on, which does no harm.
 fn wake(pid: Pid) {
     let _ = kill_process(pid, Signal::CONT);
 }

@@ -44,8 +44,7 @@ pub(super) struct Named {
     pub(super) folder: *const c_char,
 }
 
-/// Until the program is named, the child waits, confined as the program will be. The supervisor, whose memory it
-/// has, stands still meanwhile.
+/// Until the program is named, the child waits, confined as the program will be, in the supervisor's own memory.
 pub(super) struct Awaited<'a> {
     /// In memory that the guest shares with both.
     pub(super) named: *const Named,
@@ -155,10 +154,44 @@ unsafe fn supervise(plan: &Plan<'_>) -> ! {
             report_to(plan.reports, Report::Refused(Stage::Descriptors, errno));
             libc::_exit(1);
         }
-        let child = match &plan.program {
-            Program::Known(_) => spawn(begin, plan, &mut 0),
-            Program::Awaited(awaited) => spawn_ahead(plan, awaited),
-        };
+        match &plan.program {
+            Program::Known(_) => attend(spawn(begin, plan)),
+            Program::Awaited(awaited) => supervise_ahead(plan, awaited),
+        }
+    }
+}
+
+/// With a child that waits, and before it one that looks around. Both begin on the processor that this process
+/// leaves to them: elsewhere they would queue behind the guest, which is busy and waits for what is found.
+unsafe fn supervise_ahead(plan: &Plan<'_>, awaited: &Awaited<'_>) -> ! {
+    // SAFETY: this process is the supervisor's own, and since this never returns, everything lives until the
+    // children are through.
+    unsafe {
+        let anywhere = processors::stay_here();
+        if let Some((_, attempts)) = awaited.look {
+            let child = spawn(look, &(plan, attempts));
+            libc::close(FINDINGS);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        match awaited.who {
+            Waiting::Child => {
+                let what = Beside { plan, anywhere: &anywhere, supervisor: libc::getpid() };
+                let child = spawn_beside(begin_beside, &what, awaited.child);
+                processors::go_anywhere(&anywhere);
+                attend(child)
+            }
+            Waiting::Supervisor => {
+                let program = Program::Known(wait_for_name(awaited));
+                processors::go_anywhere(&anywhere);
+                attend(spawn(begin, &Plan { program, ..*plan }))
+            }
+        }
+    }
+}
+
+unsafe fn attend(child: pid_t) -> ! {
+    // SAFETY: nothing in this process uses these descriptors any more.
+    unsafe {
         if child < 0 {
             report_to(REPORTS, Report::Refused(Stage::Fork, last_errno()));
             libc::_exit(1);
@@ -170,41 +203,30 @@ unsafe fn supervise(plan: &Plan<'_>) -> ! {
     }
 }
 
-/// The child that waits, and before it the one that looks around. Both begin on the processor that this process
-/// leaves to them: elsewhere they would queue behind the guest, which is busy and waits for what is found.
-unsafe fn spawn_ahead(plan: &Plan<'_>, awaited: &Awaited<'_>) -> pid_t {
-    // SAFETY: this process is the supervisor's own, and everything lives until the children are through.
-    unsafe {
-        let anywhere = processors::stay_here();
-        if let Some((_, attempts)) = awaited.look {
-            let child = spawn(look, &(plan, attempts), &mut 0);
-            libc::close(FINDINGS);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-        }
-        let child = match awaited.who {
-            Waiting::Child => spawn(begin_anywhere, &(plan, &anywhere), awaited.child),
-            Waiting::Supervisor => {
-                let program = Program::Known(wait_for_name(awaited));
-                processors::go_anywhere(&anywhere);
-                return spawn(begin, &Plan { program, ..*plan }, &mut 0);
-            }
-        };
-        processors::go_anywhere(&anywhere);
-        child
-    }
+/// What a child has to know that waits.
+struct Beside<'a> {
+    plan: &'a Plan<'a>,
+    anywhere: &'a Option<cpu_set_t>,
+    supervisor: pid_t,
 }
 
-extern "C" fn begin_anywhere(what: *mut c_void) -> c_int {
+extern "C" fn begin_beside(what: *mut c_void) -> c_int {
     // SAFETY: as below.
     unsafe {
-        let (plan, anywhere) = &*what.cast_const().cast::<(&Plan<'_>, &Option<cpu_set_t>)>();
+        let Beside { plan, anywhere, supervisor } = &*what.cast_const().cast::<Beside<'_>>();
+        // Where tools are the supervisor's own user, they can end it; a program that nobody supervises would have
+        // no end in time. Where they are another, to become that user undoes this, and they cannot.
+        control(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0);
+        if libc::getppid() != *supervisor {
+            libc::_exit(1);
+        }
         processors::go_anywhere(anywhere);
         begin(std::ptr::from_ref(*plan).cast_mut().cast())
     }
 }
 
 extern "C" fn begin(what: *mut c_void) -> c_int {
-    // SAFETY: this was given to `spawn` below, which does not return before this is over.
+    // SAFETY: this was given to `spawn` below, or to `spawn_beside` to be kept.
     unsafe {
         let (stage, errno) = become_program(&*what.cast_const().cast::<Plan<'_>>());
         report_to(REPORTS, Report::Refused(stage, errno));
@@ -242,6 +264,8 @@ unsafe fn wait_for_name(awaited: &Awaited<'_>) -> Named {
         if libc::read(ORDERS, (&raw mut word).cast(), 1) != 1 {
             libc::_exit(0);
         }
+        // From now on the call's time is kept by the guest.
+        control(libc::PR_SET_PDEATHSIG, 0, 0);
         forget_pending_signals();
         std::ptr::read_volatile(awaited.named)
     }
@@ -268,12 +292,30 @@ unsafe impl Sync for Stack {}
 
 static CHILD_STACK: Stack = Stack(UnsafeCell::new([0; STACK]));
 
+type Act = extern "C" fn(*mut c_void) -> c_int;
+
 /// Starts a child in this process's own memory, which costs much less than a copy of it, and returns when the
-/// child has its program or is gone. `id` has its process id as soon as there is one.
-unsafe fn spawn<T>(act: extern "C" fn(*mut c_void) -> c_int, what: &T, id: *mut pid_t) -> pid_t {
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+/// child has its program or is gone.
+unsafe fn spawn<T>(act: Act, what: &T) -> pid_t {
+    // SAFETY: this process stands still as long as both share memory.
+    unsafe { spawn_with(libc::CLONE_VFORK, act, what, std::ptr::null_mut()) }
+}
+
+/// The same, and returns at once: who stands still for a child that waits would count as busy. `id` has the child's
+/// process id as soon as there is one.
+///
+/// # Safety
+/// What is given must be there until the child has its program, and until then both share `errno`: this process may
+/// make no call whose error matters.
+unsafe fn spawn_beside<T>(act: Act, what: &T, id: *mut pid_t) -> pid_t {
+    // SAFETY: as promised.
+    unsafe { spawn_with(libc::CLONE_PARENT_SETTID, act, what, id) }
+}
+
+unsafe fn spawn_with<T>(flag: c_int, act: Act, what: &T, id: *mut pid_t) -> pid_t {
+    let flags = flag | libc::CLONE_VM | libc::SIGCHLD;
     let what = std::ptr::from_ref(what).cast_mut().cast();
-    // SAFETY: the child has a stack of its own, and this process stands still as long as both share memory.
+    // SAFETY: the child has a stack of its own, which no other child uses at the same time.
     unsafe {
         let top = CHILD_STACK.0.get().cast::<u8>().add(STACK);
         libc::clone(act, top.map_addr(|address| address & !0xf).cast(), flags, what, id)
@@ -289,7 +331,8 @@ unsafe fn reap_until_alone(child: pid_t) -> ! {
             if ended == child {
                 report_to(REPORTS, Report::Ended(status));
             }
-            if ended < 0 && last_errno() != libc::EINTR {
+            // No other error is possible but to be interrupted.
+            if ended < 0 && last_errno() == libc::ECHILD {
                 libc::_exit(0);
             }
         }

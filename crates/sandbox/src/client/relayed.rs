@@ -3,33 +3,81 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bellglass_protocol::mux::MuxStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// How often a connection is looked after that nobody may read from. Reading says at once that it is broken off, but
+/// nobody reads while what was read last is not taken.
+const LOOKING_AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Relayed {
+    inner: Arc<Mutex<Inner>>,
+    /// It is held as long as the connection, whichever task that is passed on to.
+    _place: OwnedSemaphorePermit,
+    /// Says so when this is dropped.
+    _gone: DropGuard,
+}
+
+struct Inner {
     stream: MuxStream,
     /// A stream that both sides have closed looks like one that was broken off.
     is_closed_by_us: bool,
 }
 
-impl Relayed {
-    pub(super) fn new(stream: MuxStream) -> Self {
-        Self { stream, is_closed_by_us: false }
+impl Inner {
+    fn is_broken_off(&self) -> bool {
+        !self.is_closed_by_us && self.stream.get_ref().is_closed()
     }
+}
+
+impl Relayed {
+    /// `gone` is cancelled when this is dropped.
+    pub(super) fn new(
+        stream: MuxStream,
+        place: OwnedSemaphorePermit,
+        gone: CancellationToken,
+    ) -> Self {
+        let inner = Arc::new(Mutex::new(Inner { stream, is_closed_by_us: false }));
+        Self { inner, _place: place, _gone: gone.drop_guard() }
+    }
+
+    /// Cancels `gone` when the connection is broken off, also while nobody reads from it.
+    pub(super) fn watch(&self, gone: CancellationToken) -> impl Future<Output = ()> + use<> {
+        let inner = Arc::downgrade(&self.inner);
+        async move {
+            let is_open = || inner.upgrade().is_some_and(|inner| !lock(&inner).is_broken_off());
+            let looking = async {
+                while is_open() {
+                    tokio::time::sleep(LOOKING_AGAIN).await;
+                }
+            };
+            gone.run_until_cancelled(looking).await;
+            gone.cancel();
+        }
+    }
+}
+
+fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+    inner.lock().expect("no code panics while it holds this lock")
 }
 
 impl AsyncRead for Relayed {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let mut inner = lock(&self.inner);
+        ready!(Pin::new(&mut inner.stream).poll_read(context, buffer))?;
         let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
-        if is_end && !self.is_closed_by_us && self.stream.get_ref().is_closed() {
+        if is_end && inner.is_broken_off() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         Poll::Ready(Ok(()))
@@ -38,20 +86,21 @@ impl AsyncRead for Relayed {
 
 impl AsyncWrite for Relayed {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        Pin::new(&mut lock(&self.inner).stream).poll_write(context, bytes)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.inner).stream).poll_flush(context)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.is_closed_by_us = true;
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = lock(&self.inner);
+        inner.is_closed_by_us = true;
+        Pin::new(&mut inner.stream).poll_shutdown(context)
     }
 }
 
@@ -59,8 +108,43 @@ impl AsyncWrite for Relayed {
 mod tests {
     use bellglass_protocol::mux::{End, multiplex};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::Semaphore;
 
     use super::*;
+
+    fn place() -> OwnedSemaphorePermit {
+        Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap()
+    }
+
+    /// Time passes by itself here as soon as nobody has anything else to do.
+    #[tokio::test(start_paused = true)]
+    async fn a_break_is_noticed_though_nobody_reads() {
+        let (ours, theirs) = tokio::io::duplex(4096);
+        let (_worker, mut incoming, driver) = multiplex(ours, End::Worker);
+        let (guest, _none, guest_driver) = multiplex(theirs, End::Guest);
+        tokio::spawn(driver);
+        tokio::spawn(guest_driver);
+        let mut watched = async || {
+            let mut theirs = guest.open().await.unwrap();
+            theirs.write_all(b"taken by nobody").await.unwrap();
+            let gone = CancellationToken::new();
+            let ours = Relayed::new(incoming.recv().await.unwrap(), place(), gone.clone());
+            tokio::spawn(ours.watch(gone.clone()));
+            (ours, theirs, gone)
+        };
+        let (_open, broken, gone) = watched().await;
+        // One that has said all it had to say waits for an answer.
+        let (waiting, mut done, waits_in_vain) = watched().await;
+        done.shutdown().await.unwrap();
+        tokio::time::sleep(LOOKING_AGAIN * 10).await;
+        assert!(!gone.is_cancelled());
+        drop(broken);
+        gone.cancelled().await;
+        tokio::time::sleep(LOOKING_AGAIN * 10).await;
+        assert!(!waits_in_vain.is_cancelled());
+        drop(waiting);
+        assert!(waits_in_vain.is_cancelled());
+    }
 
     #[tokio::test]
     async fn an_end_is_told_from_a_break() {
@@ -72,7 +156,8 @@ mod tests {
         let mut relayed = async || {
             let mut theirs = guest.open().await.unwrap();
             theirs.write_all(b"x").await.unwrap();
-            let mut ours = Relayed::new(incoming.recv().await.unwrap());
+            let mut ours =
+                Relayed::new(incoming.recv().await.unwrap(), place(), CancellationToken::new());
             assert_eq!(ours.read_u8().await.unwrap(), b'x');
             (ours, theirs)
         };

@@ -124,6 +124,8 @@ pub(super) struct Record {
     counts: Arc<Counts>,
     number: ConnectionNumber,
     cut: CancellationToken,
+    /// Cancelled when nothing is left of the client.
+    gone: CancellationToken,
     /// Goes after the log has heard.
     _held: TaskTrackerToken,
 }
@@ -131,8 +133,8 @@ pub(super) struct Record {
 impl Record {
     /// Works on the connection until the work is done or the connection must go.
     pub(super) async fn until_cut<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let work = self.cut.run_until_cancelled(work);
-        self.egress.live.until_closed(work).await.flatten()
+        let work = self.cut.run_until_cancelled(self.gone.run_until_cancelled(work));
+        self.egress.live.until_closed(work).await.flatten().flatten()
     }
 
     /// Passes bytes between a client and what the connection leads to.
@@ -179,6 +181,7 @@ pub(super) async fn dial(
     host: &str,
     port: u16,
     purpose: Purpose,
+    gone: &CancellationToken,
 ) -> Result<Dialed, Verdict> {
     let mut attempt = Attempt {
         egress: egress.clone(),
@@ -214,6 +217,7 @@ pub(super) async fn dial(
         counts: counts.clone(),
         number,
         cut,
+        gone: gone.clone(),
         _held: egress.live.hold(),
     };
     Ok(Dialed { stream: Counted::new(stream, counts), record, proxy })

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio_util::sync::CancellationToken;
 
 use super::dial::{Dialed, dial};
 use super::message::{
@@ -25,10 +26,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// The most that the head of a request may have.
 pub(super) const LARGEST_HEAD: usize = 64 << 10;
 
-pub(super) async fn serve(egress: Arc<Egress>, client: Client) {
+pub(super) async fn serve(egress: Arc<Egress>, client: Client, gone: &CancellationToken) {
     let service = service_fn(|request| {
         let egress = egress.clone();
-        async move { Ok::<_, Infallible>(answer(egress, request).await) }
+        async move { Ok::<_, Infallible>(answer(egress, request, gone).await) }
     });
     // An error means that the client broke off or spoke no HTTP; nobody is left to tell.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -40,9 +41,13 @@ pub(super) async fn serve(egress: Arc<Egress>, client: Client) {
         .await;
 }
 
-async fn answer(egress: Arc<Egress>, request: Request<Incoming>) -> Response<Body> {
+async fn answer(
+    egress: Arc<Egress>,
+    request: Request<Incoming>,
+    gone: &CancellationToken,
+) -> Response<Body> {
     if request.method() == Method::CONNECT {
-        return tunnel(egress, request).await;
+        return tunnel(egress, request, gone).await;
     }
     if request.uri().scheme_str() != Some("http") {
         return say(
@@ -50,14 +55,18 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>) -> Response<Bod
             "this is a proxy: send CONNECT, or a whole address that begins with http://",
         );
     }
-    forward(egress, request).await
+    forward(egress, request, gone).await
 }
 
-async fn tunnel(egress: Arc<Egress>, request: Request<Incoming>) -> Response<Body> {
+async fn tunnel(
+    egress: Arc<Egress>,
+    request: Request<Incoming>,
+    gone: &CancellationToken,
+) -> Response<Body> {
     let Some((host, port)) = target(request.uri(), None) else {
         return say(StatusCode::BAD_REQUEST, "CONNECT needs a host and a port");
     };
-    let dialed = match dial(&egress, &host, port, Purpose::Tunnel).await {
+    let dialed = match dial(&egress, &host, port, Purpose::Tunnel, gone).await {
         Ok(dialed) => dialed,
         Err(verdict) => return refuse(verdict, &host, port),
     };
@@ -71,7 +80,11 @@ async fn tunnel(egress: Arc<Egress>, request: Request<Incoming>) -> Response<Bod
 }
 
 /// Passes on one plain request. Each is judged by itself, also on a connection that is kept.
-async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Response<Body> {
+async fn forward(
+    egress: Arc<Egress>,
+    mut request: Request<Incoming>,
+    gone: &CancellationToken,
+) -> Response<Body> {
     let Some((host, port)) = target(request.uri(), Some(Scheme::Http.default_port())) else {
         return say(StatusCode::BAD_REQUEST, "the address has no host");
     };
@@ -80,7 +93,7 @@ async fn forward(egress: Arc<Egress>, mut request: Request<Incoming>) -> Respons
         return say(StatusCode::BAD_REQUEST, NO_ECHO);
     }
     let Dialed { stream, record, proxy } =
-        match dial(&egress, &host, port, Purpose::PlainRequest).await {
+        match dial(&egress, &host, port, Purpose::PlainRequest, gone).await {
             Ok(dialed) => dialed,
             Err(verdict) => return refuse(verdict, &host, port),
         };

@@ -30,6 +30,7 @@ use async_trait::async_trait;
 use bellglass_protocol::network::{Connection, HostRule, NetworkPolicy};
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader};
+use tokio_util::sync::CancellationToken;
 
 pub use authority::Authority;
 pub use equipment::{PackageSources, equipment, trust_of_chromium};
@@ -176,19 +177,23 @@ impl Egress {
     }
 
     /// Serves one connection that a program made to the proxy. Its first bytes may have arrived
-    /// already.
-    pub async fn serve<S>(self: Arc<Self>, first: Bytes, stream: S)
+    /// already. Once `gone` is cancelled nothing is left of it, also where nobody reads from the
+    /// program, since its server takes nothing, and so would hear that it broke off.
+    pub async fn serve<S>(self: Arc<Self>, first: Bytes, stream: S, gone: CancellationToken)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (reader, writer) = tokio::io::split(stream);
         let stream = tokio::io::join(std::io::Cursor::new(first).chain(reader), writer);
         let mut client: Client = BufReader::new(Box::new(stream));
-        match tokio::time::timeout(http::PATIENCE, client.fill_buf()).await {
-            Ok(Ok([socks::VERSION, ..])) => socks::serve(&self, client).await,
-            Ok(Ok([_, ..])) => http::serve(self, client).await,
-            _ => {}
-        }
+        let serving = async {
+            match tokio::time::timeout(http::PATIENCE, client.fill_buf()).await {
+                Ok(Ok([socks::VERSION, ..])) => socks::serve(&self, client, &gone).await,
+                Ok(Ok([_, ..])) => http::serve(self, client, &gone).await,
+                _ => {}
+            }
+        };
+        gone.run_until_cancelled(serving).await;
     }
 
     /// Cuts every connection, makes no more, and returns when the log has heard of all.

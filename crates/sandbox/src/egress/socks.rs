@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bellglass_protocol::network::Verdict;
 use tokio::io::{self, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::sync::CancellationToken;
 
 use super::dial::dial;
 use super::socks_request::{Request, read_request};
@@ -20,7 +21,7 @@ const NOTHING_ACCEPTABLE: u8 = 0xff;
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) async fn serve(egress: &Arc<Egress>, mut client: Client) {
+pub(super) async fn serve(egress: &Arc<Egress>, mut client: Client, gone: &CancellationToken) {
     let asked = tokio::time::timeout(PATIENCE, async {
         if !greet(&mut client).await? {
             return Ok(None);
@@ -32,7 +33,7 @@ pub(super) async fn serve(egress: &Arc<Egress>, mut client: Client) {
         Request::Connect { host, port } => (host, port),
         Request::Unsupported(code) => return drop(reply(&mut client, code).await),
     };
-    match dial(egress, &host, port, Purpose::Tunnel).await {
+    match dial(egress, &host, port, Purpose::Tunnel, gone).await {
         Ok(dialed) => {
             let replied = dialed.record.until_cut(reply(&mut client, 0)).await;
             if replied.is_some_and(|said| said.is_ok()) {

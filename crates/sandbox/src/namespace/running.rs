@@ -39,7 +39,7 @@ pub(super) struct NamespaceSandbox {
     wire: Mutex<Option<StdUnixStream>>,
     /// Its start, until its guest has answered.
     start: Mutex<Option<Beginning>>,
-    /// What is left of that for a moment.
+    /// What is left of that for a moment. Held by whoever ends it until it has ended.
     started: Arc<Mutex<Option<Building>>>,
     /// Keeps sweeps away from it while it is in somebody's hands.
     _holds: Holds,
@@ -80,6 +80,12 @@ pub(super) fn connect(shared: &Shared, name: &str) -> io::Result<StdUnixStream> 
 
 fn take<T>(what: &Mutex<Option<T>>) -> Option<T> {
     what.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Its launcher has the sandbox's name, and nothing may be left that has. Nobody else ends it when this returns.
+fn end(started: &Mutex<Option<Building>>) {
+    let mut started = started.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(started.take());
 }
 
 impl NamespaceSandbox {
@@ -137,6 +143,13 @@ impl NamespaceSandbox {
     }
 }
 
+impl Drop for NamespaceSandbox {
+    /// Whoever takes it up again, or removes it, finds only what is the sandbox's own.
+    fn drop(&mut self) {
+        end(&self.started);
+    }
+}
+
 #[async_trait]
 impl RunningSandbox for NamespaceSandbox {
     async fn connect(&self) -> Result<Box<dyn WireStream>, BackendError> {
@@ -157,9 +170,7 @@ impl RunningSandbox for NamespaceSandbox {
         let started = self.started.clone();
         tokio::spawn(async move {
             tokio::time::sleep(UNDISTURBED).await;
-            if let Some(building) = take(&started) {
-                let _ = tokio::task::spawn_blocking(move || drop(building)).await;
-            }
+            let _ = tokio::task::spawn_blocking(move || end(&started)).await;
         });
     }
 
@@ -180,7 +191,6 @@ impl RunningSandbox for NamespaceSandbox {
 
     async fn stop(&self) -> Result<(), BackendError> {
         let start = self.end_of_start();
-        let building = take(&self.started).or(start.map(|start| start.building));
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
         Relief::for_good(&self.record.groups);
         if tokio::time::timeout(ENDING_TIME, self.gone()).await.is_err() {
@@ -189,9 +199,10 @@ impl RunningSandbox for NamespaceSandbox {
             return Err(BackendError::io("end the sandbox")(io::Error::other(why)));
         }
         let (shared, name, ids) = (self.shared.clone(), self.name.clone(), self.record.ids);
+        let started = self.started.clone();
         blocking(move || {
-            // Its launcher has the sandbox's name, and nothing may be left that has.
-            drop(building);
+            drop(start);
+            end(&started);
             shared.remove_traces(&name);
             shared.ids.give_back(ids);
             Ok(())

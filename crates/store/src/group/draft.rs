@@ -149,7 +149,7 @@ impl Draft {
         for row in self.rows.values_mut() {
             let is_held = !row.status.is_terminal() && row.worker.as_ref() == Some(worker);
             if is_held && !kept.contains(&row.id) {
-                row.lease_until = Some(Timestamp::UNIX_EPOCH);
+                row.lease_until = Some(rules::GIVEN_BACK);
                 self.unwritten.insert(row.id);
             }
         }

@@ -12,7 +12,7 @@ use super::{access, audit, memories, news, rows};
 use crate::audit::Done;
 use crate::group::draft::{Draft, count_claims, jobs_named_by};
 use crate::group::operation::Operation;
-use crate::{Change, StoreError};
+use crate::{Change, StoreError, rules};
 
 /// How far a transaction got.
 #[derive(Debug, Default)]
@@ -127,7 +127,7 @@ async fn decide_and_write(
     let claims = count_claims(operations);
     if claims > 0 {
         // A lease that was given back has run out long ago, and nobody renews it.
-        let run_out = if forbearing { Timestamp::UNIX_EPOCH } else { now };
+        let run_out = if forbearing { rules::GIVEN_BACK } else { now };
         let best = rows::claimable(connection, run_out, claims).await?;
         draft.claim(operations, best, now);
         write(connection, &mut draft).await?;

@@ -118,7 +118,7 @@ impl Client {
         self.events(job).await.until(|event| event["generation"] == 2).await;
         // The sandbox is found again a moment after the claim.
         while self.put_file(job, "go", "").await.status() != 204 {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     }
 

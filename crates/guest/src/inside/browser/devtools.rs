@@ -20,7 +20,7 @@ use super::remarks::Remarks;
 use crate::inside::failure::failure;
 
 /// The longest message: a screenshot in base64 is one.
-const LONGEST_MESSAGE: usize = 64 << 20;
+pub(super) const LONGEST_MESSAGE: usize = 64 << 20;
 /// Requests that wait until the browser takes them.
 const MESSAGES_AHEAD: usize = 16;
 /// What the browser says of a page that was closed before it was asked.
@@ -41,8 +41,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Who waits for an answer, and from the page of which session.
-    waiting: HashMap<u64, (String, oneshot::Sender<Value>)>,
+    /// Who waits for an answer and its length, and from the page of which session.
+    waiting: HashMap<u64, (String, oneshot::Sender<(Value, usize)>)>,
     remarks: Remarks,
     /// The session with the page that is worked on, how many documents have come there, and the last of
     /// them that was loaded whole.
@@ -79,6 +79,16 @@ impl DevTools {
         method: &str,
         parameters: Value,
     ) -> Result<Value, ToolError> {
+        self.ask_and_measure(session, method, parameters).await.map(|(answer, _)| answer)
+    }
+
+    /// The same for answers that are kept: how many bytes they came in says what they take.
+    pub(super) async fn ask_and_measure(
+        &self,
+        session: Option<&str>,
+        method: &str,
+        parameters: Value,
+    ) -> Result<(Value, usize), ToolError> {
         let (sender, receiver) = oneshot::channel();
         let id = {
             let mut state = self.state();
@@ -92,7 +102,7 @@ impl DevTools {
         };
         let request = request(id, session, method, parameters);
         self.shared.requests.send(request).await.map_err(|_| closed())?;
-        let answer = receiver.await.map_err(|_| match self.is_closed() {
+        let (mut answer, bytes) = receiver.await.map_err(|_| match self.is_closed() {
             true => closed(),
             false => page_closed(),
         })?;
@@ -102,7 +112,7 @@ impl DevTools {
                 let words = error["message"].as_str().unwrap_or("no reason was given");
                 Err(failure("browser_refused", format!("{method}: {words}")))
             }
-            None => Ok(answer["result"].clone()),
+            None => Ok((answer["result"].take(), bytes)),
         }
     }
 
@@ -234,11 +244,12 @@ impl Shared {
     }
 
     fn take(&self, message: &[u8]) {
+        let bytes = message.len();
         let Ok(mut message) = serde_json::from_slice::<Value>(message) else { return };
         let mut state = self.lock();
         if let Some(id) = message["id"].as_u64() {
             if let Some((_, waiting)) = state.waiting.remove(&id) {
-                let _ = waiting.send(message);
+                let _ = waiting.send((message, bytes));
             }
             return;
         }
@@ -400,6 +411,16 @@ mod tests {
         tools.shared.take(closed.as_bytes());
         drop(tools.attend());
         assert_eq!(answered(), None);
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_measured_as_it_came() {
+        let (requests, _queue) = mpsc::channel(4);
+        let tools = DevTools { shared: Arc::new(Shared::new(requests)) };
+        let answer = br#"{"id":1, "result": {"nodes": []}}"#;
+        let answering = async { tools.shared.take(answer) };
+        let (asked, ()) = tokio::join!(tools.ask_and_measure(None, "x", json!({})), answering);
+        assert_eq!(asked.unwrap(), (json!({ "nodes": [] }), answer.len()));
     }
 
     #[test]

@@ -5,6 +5,11 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::devtools::LONGEST_MESSAGE;
+
+/// What all trees of a page may have together, as bytes of the messages that they came in: a page may have many
+/// frames, and each of them as long a tree as any message.
+const MOST_OF_TREES: usize = LONGEST_MESSAGE;
 /// The longest outline.
 const LONGEST: usize = 60 << 10;
 /// What stands below one that was cut.
@@ -58,18 +63,41 @@ pub(super) struct Outline {
     tree: Value,
     /// By the number of the element that shows it.
     frames: HashMap<u64, Frame>,
+    /// For trees of further frames.
+    room: usize,
 }
 
 /// A page within a page.
 pub(super) struct Frame {
     pub(super) address: String,
-    /// Nothing where it cannot be read from here.
-    pub(super) tree: Option<Value>,
+    pub(super) inside: Inside,
+}
+
+/// What is known of a page within a page.
+pub(super) enum Inside {
+    Tree(Value),
+    /// It cannot be read from here.
+    OfAnotherSite,
+    /// It would be too much beside the others.
+    LeftOut,
 }
 
 impl Outline {
-    pub(super) fn of(tree: Value) -> Self {
-        Self { tree, frames: HashMap::new() }
+    /// Of a page's own tree, which came in so many bytes.
+    pub(super) fn of(tree: Value, bytes: usize) -> Self {
+        let room = MOST_OF_TREES.saturating_sub(bytes);
+        Self { tree, frames: HashMap::new(), room }
+    }
+
+    /// Keeps the tree of a frame, which came in so many bytes, if there is room for it.
+    pub(super) fn take_in(&mut self, tree: Value, bytes: usize) -> Inside {
+        match self.room.checked_sub(bytes) {
+            Some(room) => {
+                self.room = room;
+                Inside::Tree(tree)
+            }
+            None => Inside::LeftOut,
+        }
     }
 
     pub(super) fn add_frame(&mut self, owner: u64, frame: Frame) {
@@ -90,7 +118,10 @@ impl Outline {
 
     /// The numbers of all that can be worked on and has this name.
     pub(super) fn named(&self, name: &str) -> Vec<u64> {
-        let trees = self.frames.values().filter_map(|frame| frame.tree.as_ref());
+        let trees = self.frames.values().filter_map(|frame| match &frame.inside {
+            Inside::Tree(tree) => Some(tree),
+            Inside::OfAnotherSite | Inside::LeftOut => None,
+        });
         let nodes = [&self.tree].into_iter().chain(trees).flat_map(nodes_of);
         let is_meant = |node: &&Value| {
             let word = |field: &str| node[field]["value"].as_str().unwrap_or_default();
@@ -129,14 +160,21 @@ impl<'a> Page<'a> {
     fn show_frame(&mut self, frame: &'a Frame, indent: usize, depth: usize) {
         let end = frame.address.floor_char_boundary(LONGEST_ADDRESS);
         let address = &frame.address[..end];
-        match &frame.tree {
-            Some(tree) => {
+        let words = match &frame.inside {
+            Inside::Tree(tree) => {
                 self.line(indent, &format!("frame: {address}"));
-                self.show_tree(tree, indent + 1, depth + 1);
+                return self.show_tree(tree, indent + 1, depth + 1);
             }
-            None => self
-                .line(indent, &format!("frame of another site: {address} (`open` it to read it)")),
-        }
+            Inside::OfAnotherSite => {
+                format!("frame of another site: {address} (`open` it to read it)")
+            }
+            Inside::LeftOut => {
+                format!(
+                    "frame: {address} (left out, as the page is too large; `open` it to read it)"
+                )
+            }
+        };
+        self.line(indent, &words);
     }
 
     fn show(&mut self, node: &'a Value, indent: usize, depth: usize, above: &str) {
@@ -220,7 +258,7 @@ mod tests {
             {"nodeId": "6", "role": {"value": "StaticText"}, "name": {"value": "a\nb"}},
         ]});
         assert_eq!(
-            Outline::of(tree).text(),
+            Outline::of(tree, 0).text(),
             "heading: Hello\n[7] textbox \"Name\" = \"Ada\" (disabled)\na b\n"
         );
     }
@@ -229,7 +267,7 @@ mod tests {
     fn things_are_found_by_their_names() {
         let node = |id: u64, role: &str, name: &str| json!({"role": {"value": role}, "name": {"value": name}, "backendDOMNodeId": id});
         let tree = json!({"nodes": [node(1, "heading", "Send"), node(2, "button", "Send"), node(3, "link", "Send ")]});
-        let outline = Outline::of(tree);
+        let outline = Outline::of(tree, 0);
         assert_eq!((outline.named("Send"), outline.named("send")), (vec![2, 3], vec![]));
     }
 
@@ -243,18 +281,39 @@ mod tests {
                 {"nodeId": "3", "ignored": owner == 9, "role": {"value": "Iframe"}, "backendDOMNodeId": owner},
             ]})
         };
-        let mut outline = Outline::of(within(word("2", "outside"), 7));
+        let mut outline = Outline::of(within(word("2", "outside"), 7), 0);
         let button = json!({"nodeId": "2", "role": {"value": "button"}, "name": {"value": "Go"}, "backendDOMNodeId": 8});
-        let frame = |address: &str, tree| Frame { address: address.into(), tree };
-        outline.add_frame(7, frame("http://a/", Some(within(button, 9))));
-        outline.add_frame(9, frame("http://b/", None));
+        let frame = |address: &str, inside| Frame { address: address.into(), inside };
+        outline.add_frame(7, frame("http://a/", Inside::Tree(within(button, 9))));
+        outline.add_frame(9, frame("http://b/", Inside::OfAnotherSite));
         // One that shows itself, as no browser would tell.
-        outline.add_frame(8, frame("http://c/", Some(within(word("2", "round"), 8))));
+        outline.add_frame(8, frame("http://c/", Inside::Tree(within(word("2", "round"), 8))));
         assert_eq!(outline.named("Go"), [8]);
         assert_eq!(
             outline.text(),
             "outside\nframe: http://a/\n  frame: http://c/\n    round\n\
              \x20 frame of another site: http://b/ (`open` it to read it)\n"
+        );
+    }
+
+    #[test]
+    fn all_trees_together_are_bounded() {
+        let leaf = |text: &str| json!({"nodes": [{"nodeId": "1", "role": {"value": "StaticText"}, "name": {"value": text}}]});
+        let shown = |owner: u64| json!({"nodeId": owner.to_string(), "role": {"value": "Iframe"}, "backendDOMNodeId": owner});
+        let root =
+            json!({"nodeId": "1", "role": {"value": "RootWebArea"}, "childIds": ["2", "3", "4"]});
+        let page = json!({"nodes": [root, shown(2), shown(3), shown(4)]});
+        let half = MOST_OF_TREES / 2;
+        let mut outline = Outline::of(page, half);
+        for (owner, text, bytes) in [(2, "one", half - 9), (3, "two", 10), (4, "three", 9)] {
+            let inside = outline.take_in(leaf(text), bytes);
+            outline.add_frame(owner, Frame { address: format!("http://{text}/"), inside });
+        }
+        assert_eq!(
+            outline.text(),
+            "frame: http://one/\n  one\n\
+             frame: http://two/ (left out, as the page is too large; `open` it to read it)\n\
+             frame: http://three/\n  three\n"
         );
     }
 
@@ -267,15 +326,15 @@ mod tests {
         let ids: Vec<String> = numbers().map(|n| n.to_string()).collect();
         let root = json!({"nodeId": "1", "role": {"value": "RootWebArea"}, "childIds": ids});
         let nodes = [vec![root], words].concat();
-        let text = Outline::of(json!({ "nodes": nodes })).text();
+        let text = Outline::of(json!({ "nodes": nodes }), 0).text();
         assert!(text.starts_with("word 2\n") && text.ends_with(GOES_ON));
         assert!(text.len() <= LONGEST + GOES_ON.len());
     }
 
     #[test]
     fn circles_end() {
-        assert_eq!(Outline::of(json!({})).text(), "");
+        assert_eq!(Outline::of(json!({}), 0).text(), "");
         let one = json!({"nodes": [{"nodeId": "1", "role": {"value": "generic"}, "childIds": ["1", "1"]}]});
-        assert_eq!(Outline::of(one).text(), "");
+        assert_eq!(Outline::of(one, 0).text(), "");
     }
 }

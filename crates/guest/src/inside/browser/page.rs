@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::devtools::DevTools;
-use super::outline::{Frame, Outline};
+use super::outline::{Frame, Inside, Outline};
 use crate::inside::answer::Answer;
 use crate::inside::desktop::Looker;
 use crate::inside::failure::failure;
@@ -129,8 +129,8 @@ impl Page<'_> {
     }
 
     async fn outline(&self) -> Result<Outline, ToolError> {
-        let tree = self.ask("Accessibility.getFullAXTree", json!({})).await?;
-        let mut outline = Outline::of(tree);
+        let (tree, bytes) = self.tree(json!({})).await?;
+        let mut outline = Outline::of(tree, bytes);
         let known = self.ask("Page.getFrameTree", json!({})).await?;
         let mut here = Vec::new();
         collect_frames(&known["frameTree"], &mut here);
@@ -147,15 +147,21 @@ impl Page<'_> {
                 continue;
             };
             let tree = match is_here {
-                true => {
-                    self.ask("Accessibility.getFullAXTree", json!({ "frameId": id })).await.ok()
-                }
+                true => self.tree(json!({ "frameId": id })).await.ok(),
                 false => None,
             };
+            let inside = match tree {
+                Some((tree, bytes)) => outline.take_in(tree, bytes),
+                None => Inside::OfAnotherSite,
+            };
             let address = address.as_str().unwrap_or_default().to_owned();
-            outline.add_frame(owner, Frame { address, tree });
+            outline.add_frame(owner, Frame { address, inside });
         }
         Ok(outline)
+    }
+
+    async fn tree(&self, of: Value) -> Result<(Value, usize), ToolError> {
+        self.tools.ask_and_measure(Some(self.session), "Accessibility.getFullAXTree", of).await
     }
 
     /// The one thing that has this name.

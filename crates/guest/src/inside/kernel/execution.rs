@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use bellglass_protocol::step::{OutputStream, StepStatus};
 use bellglass_protocol::wire::{DATA_CHUNK, Language};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::INTERRUPTING;
 use super::cell::Cell;
 use super::connection::{Kernel, Origin, random_word};
+use super::zmtp::Sender;
 use crate::inside::calls::Call;
 use crate::inside::kill::children_of;
 
@@ -47,13 +50,13 @@ pub(super) async fn execute(
 ) -> Finish {
     let content = request(code, History::Kept);
     let (id, request) = kernel.signer.request("execute_request", &content);
-    // A kernel that stands still takes no more than its socket holds. What is sent in part can neither be
-    // taken back nor gone on with, so nothing can be run after it.
-    tokio::select! {
-        sent = kernel.shell.send(&request) => if sent.is_err() { return Finish::Died },
-        _ = kernel.ended.wait_for(Option::is_some) => return Finish::Died,
-        () = sleep_until(deadline) => return Finish::Stuck(StepStatus::TimedOut, NOT_TAKEN),
-        () = call.cancel.cancelled() => return Finish::Stuck(StepStatus::Cancelled, NOT_TAKEN),
+    let ended = kernel.ended.wait_for(Option::is_some);
+    let taken = tokio::select! {
+        taken = hand_over(&mut kernel.shell, &request, deadline, &call.cancel) => taken,
+        _ = ended => Err(Finish::Died),
+    };
+    if let Err(finish) = taken {
+        return finish;
     }
     let mut watch = Watch { id, replied: false, idle: false, printed: 0 };
     let whole = async {
@@ -77,6 +80,23 @@ pub(super) async fn execute(
         return Finish::Stuck(status, STILL_PRINTING);
     }
     Finish::Interrupted(status)
+}
+
+/// Has a kernel take a request. One that stands still takes no more than its socket holds. What is sent in part can
+/// neither be taken back nor gone on with, so nothing can be run after it.
+async fn hand_over(
+    shell: &mut Sender,
+    request: &[Bytes],
+    deadline: Instant,
+    cancel: &CancellationToken,
+) -> Result<(), Finish> {
+    tokio::select! {
+        // Only a kernel that was asked can be stuck.
+        biased;
+        sent = shell.send(request) => sent.map_err(|_| Finish::Died),
+        () = sleep_until(deadline) => Err(Finish::Stuck(StepStatus::TimedOut, NOT_TAKEN)),
+        () = cancel.cancelled() => Err(Finish::Stuck(StepStatus::Cancelled, NOT_TAKEN)),
+    }
 }
 
 enum History {
@@ -257,5 +277,32 @@ async fn show(call: &Call, stream: OutputStream, text: &str) {
         let (piece, after) = rest.split_at(room);
         call.output.append(stream, piece);
         rest = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_kernel_that_does_not_take_a_request_is_stuck() {
+        let (up, wanted) = (Instant::now() - Duration::from_secs(1), CancellationToken::new());
+        let (later, unwanted) =
+            (Instant::now() + Duration::from_secs(600), CancellationToken::new());
+        unwanted.cancel();
+        let request = [Bytes::from_static(b"print(1)")];
+        for (deadline, cancel, status) in
+            [(up, &wanted, StepStatus::TimedOut), (later, &unwanted, StepStatus::Cancelled)]
+        {
+            // Which of those that are ready is taken first was once left to chance.
+            for _ in 0..50 {
+                let (ours, _theirs) = tokio::io::duplex(100);
+                let mut shell = Sender::over(ours);
+                assert!(hand_over(&mut shell, &request, deadline, cancel).await.is_ok());
+            }
+            let (ours, _stands_still) = tokio::io::duplex(1);
+            let stuck = hand_over(&mut Sender::over(ours), &request, deadline, cancel).await;
+            assert!(matches!(stuck, Err(Finish::Stuck(why, NOT_TAKEN)) if why == status));
+        }
     }
 }

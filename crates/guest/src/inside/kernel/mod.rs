@@ -156,13 +156,15 @@ pub(super) async fn run(
         Ok::<_, ToolError>(guest.kernels.slot(language).lock().await)
     };
     let mut slot = tokio::select! {
-        slot = kernel => slot?,
+        // Code that has no time left is not begun: to stop it may cost the kernel all that it knows.
+        biased;
         () = sleep_until(deadline) => {
             let why = "the time limit was reached while the kernel started; try again";
             let error = Some(failure("timed_out", why));
             return Ok(Answer { error, ..Answer::of(StepStatus::TimedOut) });
         }
         () = call.cancel.cancelled() => return Ok(Answer::of(StepStatus::Cancelled)),
+        slot = kernel => slot?,
     };
     let slot = &mut *slot;
     let Some(kernel) = slot.kernel.as_mut() else {

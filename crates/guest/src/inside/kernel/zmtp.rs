@@ -79,6 +79,13 @@ pub(super) async fn connect(
 }
 
 impl Sender {
+    /// One whose other side was greeted already.
+    #[cfg(test)]
+    pub(super) fn over(stream: impl Stream + 'static) -> Self {
+        let stream: Box<dyn Stream> = Box::new(stream);
+        Self { stream: tokio::io::split(stream).1 }
+    }
+
     pub(super) async fn send(&mut self, parts: &[Bytes]) -> io::Result<()> {
         for (index, part) in parts.iter().enumerate() {
             let more = if index + 1 < parts.len() { MORE } else { 0 };

@@ -9,11 +9,13 @@ use async_trait::async_trait;
 use bellglass_protocol::network::{HostRule, NetworkPolicy, Verdict};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::super::dial::Resolve;
 use super::super::{DirectHosts, Egress, EgressSettings, Upstream, UpstreamProxy};
 use super::support::{
-    Names, accept, connect, exchange, listen, open_proxy, read_head, remember, text, tunnel,
+    Names, accept, connect, connect_until, exchange, listen, open_proxy, read_head, remember, text,
+    tunnel, tunnel_in,
 };
 
 fn address(text: &str) -> SocketAddr {
@@ -330,6 +332,32 @@ async fn a_way_out_that_is_closed_leaves_no_connection_and_forgets_none() {
     let ask = b"CONNECT one.example:443 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let refused = exchange(connect(&egress), ask).await;
     assert!(refused.starts_with("HTTP/1.1 502"), "{refused}");
+}
+
+/// Nobody reads from a program whose server takes nothing, so that it is gone must be told.
+#[tokio::test]
+async fn whatever_a_program_does_ends_when_it_is_gone() {
+    /// More than all buffers on the way hold.
+    const UPLOAD: usize = 64 << 20;
+    let head = format!("POST http://a.example/ HTTP/1.1\r\nContent-Length: {UPLOAD}\r\n\r\n");
+    for head in [None, Some(head)] {
+        let (listener, here) = listen().await;
+        let (egress, log) = open_proxy(Names::default().with("a.example", &[here]));
+        let gone = CancellationToken::new();
+        let mut program = connect_until(&Arc::new(egress), gone.clone());
+        match head {
+            Some(head) => program.write_all(head.as_bytes()).await.unwrap(),
+            None => program = tunnel_in(program, "a.example:80").await,
+        }
+        let _takes_nothing = accept(listener).await;
+        let uploading = tokio::spawn(async move { program.write_all(&vec![0; UPLOAD]).await });
+        gone.cancel();
+        assert!(uploading.await.unwrap().is_err());
+        while log.verdicts().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(log.verdicts(), [("a.example".to_owned(), Verdict::Allowed)]);
+    }
 }
 
 /// Looks nothing up, and says when it was asked to.

@@ -15,6 +15,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use super::super::authority::provider;
 use super::super::dial::Resolve;
@@ -84,14 +85,22 @@ pub(super) const ALLOWED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// A program's connection to the proxy.
 pub(super) fn connect(egress: &Arc<Egress>) -> DuplexStream {
+    connect_until(egress, CancellationToken::new())
+}
+
+/// The same of a program that may be found to be gone.
+pub(super) fn connect_until(egress: &Arc<Egress>, gone: CancellationToken) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(256 << 10);
-    tokio::spawn(egress.clone().serve(Bytes::new(), theirs));
+    tokio::spawn(egress.clone().serve(Bytes::new(), theirs, gone));
     ours
 }
 
 /// Asks for a tunnel, which must be given.
 pub(super) async fn tunnel(egress: &Arc<Egress>, place: &str) -> DuplexStream {
-    let mut stream = connect(egress);
+    tunnel_in(connect(egress), place).await
+}
+
+pub(super) async fn tunnel_in(mut stream: DuplexStream, place: &str) -> DuplexStream {
     let request = format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let head = read_head(&mut stream).await;
