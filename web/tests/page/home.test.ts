@@ -114,21 +114,17 @@ test("a playbook with a wrong setting is shown, and the server says what is wron
 test("words that are dropped onto a field are written there, and a playbook fills the box", async ({ page, server }) => {
   await page.goto(server.url);
   const command = page.getByLabel("Command of step 1");
-  // Something on the page that is dragged by hand, with these words.
-  const drag = async (text: string) => {
-    await page.evaluate((text) => {
-      document.querySelector("#dragged")?.remove();
-      const element = Object.assign(document.createElement("p"), { id: "dragged", textContent: "to be dragged", draggable: true });
-      element.addEventListener("dragstart", (event) => event.dataTransfer?.setData("text/plain", text));
-      document.querySelector("main")?.append(element);
+  const drop = (text: string) =>
+    command.evaluate((element, text) => {
+      const data = new DataTransfer();
+      data.setData("text/plain", text);
+      element.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
     }, text);
-    await page.locator("#dragged").dragTo(command);
-  };
   await command.fill("echo ");
-  await drag("words from elsewhere");
+  await drop("words from elsewhere");
   await expect(command).toHaveValue("echo words from elsewhere");
   await expect(page.getByRole("alert")).toHaveCount(0);
-  await drag('{"steps": [{"tool": "shell", "command": "echo one"}, {"tool": "shell", "command": "echo two"}]}');
+  await drop('{"steps": [{"tool": "shell", "command": "echo one"}, {"tool": "shell", "command": "echo two"}]}');
   await expect(page.getByLabel("Command of step 2")).toHaveValue("echo two");
 });
 

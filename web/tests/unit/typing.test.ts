@@ -17,7 +17,7 @@ test("the keys make of one text the other", () => {
     // One key for one character, however it is kept.
     ["☕😀", "☕", [BACK]],
     ["", "😀", [0x0101f600]],
-    [NOTHING_TYPED, NOTHING_TYPED.slice(1), [BACK]],
+    [NOTHING_TYPED, NOTHING_TYPED.slice(0, -1), [BACK]],
     [NOTHING_TYPED, `${NOTHING_TYPED}A`, [0x41]],
   ];
   for (const [before, now, keys] of cases) expect(keysBetween(before, now), `${before} → ${now}`).toEqual(keys);
