@@ -1,6 +1,7 @@
 //! How long a sandbox takes to start: one at a time, many at once, one after the other.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,17 @@ use crate::subject::{Failure, Ours};
 /// Runs that only warm caches up.
 const WARM_UP: usize = 3;
 
-/// One of each in turn, so that whatever disturbs the machine disturbs all of them. Milliseconds.
+/// Who is started.
+#[derive(Clone, Copy)]
+enum Subject<'a> {
+    Warm,
+    Cold,
+    Peer(&'a Peer),
+}
+
+/// One of each in turn, so that whatever disturbs the machine disturbs all of them, and in another order each time:
+/// an engine tidies up for a while after its command has ended, and who comes next must not always be the same one.
+/// Milliseconds.
 pub(crate) async fn in_turn(
     ours: &mut Ours,
     peers: &[Peer],
@@ -22,21 +33,36 @@ pub(crate) async fn in_turn(
 ) -> Result<Value, Failure> {
     let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     ours.open_pool().await?;
+    let mut subjects: Vec<Subject> = [Subject::Warm, Subject::Cold].into();
+    subjects.extend(peers.iter().map(Subject::Peer));
     for round in 0..WARM_UP + runs {
-        let mut keep = |name, time: Duration| {
+        shuffle(&mut subjects, round as u64);
+        for subject in &subjects {
+            ours.until_one_waits().await;
+            let (name, time) = match subject {
+                Subject::Warm => ("warm", ours.warm().await?),
+                Subject::Cold => ("cold", ours.cold().await?),
+                Subject::Peer(peer) => {
+                    let time = tokio::task::block_in_place(|| peer.until_output(round))?;
+                    (&*peer.name, time)
+                }
+            };
             if round >= WARM_UP {
                 times.entry(name).or_default().push(milliseconds(time));
             }
-        };
-        keep("warm", ours.warm().await?);
-        ours.until_one_waits().await;
-        keep("cold", ours.cold().await?);
-        for peer in peers {
-            keep(&peer.name, tokio::task::block_in_place(|| peer.until_output(round))?);
         }
     }
     ours.close_pool().await;
     Ok(json!(times))
+}
+
+/// The same order in every run of the benchmark, as nobody could choose it.
+fn shuffle(subjects: &mut [Subject], round: u64) {
+    for place in (1..subjects.len()).rev() {
+        let mut chance = DefaultHasher::new();
+        (round, place).hash(&mut chance);
+        subjects.swap(place, (chance.finish() % (place as u64 + 1)) as usize);
+    }
 }
 
 /// Many start at the same moment; each time is from that moment to its own first output.
