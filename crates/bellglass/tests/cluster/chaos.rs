@@ -168,7 +168,7 @@ async fn unleash(deployment: &mut Deployment, jobs: usize, blows: usize) {
         // It is given up after so many sandboxes and not before, whether or not a step was begun in each.
         if ended["error"]["code"] == "sandbox_lost" {
             let lost = client.log(job).await.matches("\"type\":\"sandbox.lost\"").count();
-            assert!(lost > 3, "{lost} were lost: {ended:#}");
+            assert!(lost >= 3, "{lost} were lost: {ended:#}");
         }
     }
     let jobs: Vec<String> = accepted.into_iter().map(|(job, _)| job).collect();
