@@ -38,7 +38,7 @@ pub(crate) async fn in_turn(
     for round in 0..WARM_UP + runs {
         shuffle(&mut subjects, round as u64);
         for subject in &subjects {
-            ours.until_one_waits().await;
+            ours.until_all_is_quiet().await;
             let (name, time) = match subject {
                 Subject::Warm => ("warm", ours.warm().await?),
                 Subject::Cold => ("cold", ours.cold().await?),

@@ -22,6 +22,9 @@ use serde_json::json;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
+/// Longer than a backend takes to have a launcher wait again.
+const QUIET: Duration = Duration::from_millis(40);
+
 pub(crate) struct Ours {
     backend: Arc<NamespaceBackend>,
     /// Where the sandboxes' records are.
@@ -55,7 +58,7 @@ impl Ours {
     /// As `cold`, with a sandbox that is there already.
     pub(crate) async fn warm(&self) -> Result<Duration, Failure> {
         let pool = self.pool.as_ref().ok_or("there is no pool")?;
-        self.until_one_waits().await;
+        self.until_all_is_quiet().await;
         let began = Instant::now();
         let sandbox = Sandbox::start(pool, &self.order(), "bench").await?;
         let said = first_output(&sandbox).await;
@@ -67,14 +70,15 @@ impl Ours {
         }
     }
 
-    /// Nothing is being made when this returns, nor started: a launcher that waits is there again too.
-    pub(crate) async fn until_one_waits(&self) {
+    /// Nothing is being made when this returns, nor started: a launcher that waits is there again too, and engines
+    /// have tidied up after the peer before.
+    pub(crate) async fn until_all_is_quiet(&self) {
         while self.pool.as_ref().is_some_and(|pool| pool.waiting() == 0) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Kept awake meanwhile, as each peer finds the machine after the one before it.
+        // Kept awake meanwhile, so that nobody finds the processors asleep.
         let began = Instant::now();
-        while began.elapsed() < Duration::from_millis(5) {
+        while began.elapsed() < QUIET {
             tokio::task::yield_now().await;
         }
     }
