@@ -201,8 +201,6 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
     const HUGE_SEGMENT: u32 = 0o4000;
     // The rest of a socket's type are flags.
     const SOCKET_KIND: u32 = 0xf;
-    const SOCK_DCCP: libc::c_int = 6;
-    const SOCK_PACKET: libc::c_int = 10;
     // The first of the options by which each of the old packet filters is changed and read.
     const IP_TABLES: libc::c_int = 64;
     const ARP_TABLES: libc::c_int = 96;
@@ -210,15 +208,14 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
 
     let is = |argument, value: libc::c_int| Condition::Is { argument, value: value as u32 };
     let is_not = |argument, value: libc::c_int| Condition::IsNot { argument, value: value as u32 };
-    let has_flag = |argument, flag: u32| Condition::Bits { argument, mask: flag, value: flag };
+    let has_flag = |argument, flag: u32| Condition::HasAnyOf { argument, mask: flag };
 
     // A user namespace of its own makes a process root over a large part of the kernel.
     let nested: &[libc::c_int] = if needs.nested_sandboxing { &[] } else { &FOR_NESTED_SANDBOXES };
-    let clone: Vec<Rule> =
-        NEVER.iter().chain(nested).map(|flag| vec![has_flag(0, *flag as u32)]).collect();
-    let mut unshare = clone.clone();
+    let namespaces = NEVER.iter().chain(nested).fold(0, |all, flag| all | *flag as u32);
+    let clone = vec![vec![has_flag(0, namespaces)]];
     // In clone these bits are the exit signal, so only unshare can mean the namespace.
-    unshare.push(vec![has_flag(0, NEW_TIME_NAMESPACE)]);
+    let unshare = vec![vec![has_flag(0, namespaces | NEW_TIME_NAMESPACE)]];
 
     let mut socket = vec![
         // Rare address families (packet, vsock, alg, tipc, ...) are where the kernel's bugs are.
@@ -243,28 +240,28 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
     }
     // Other kinds than streams and datagrams, and other protocols for these (SCTP, DCCP, L2TP, ...):
     // for them the kernel would load modules of its own accord.
-    let of_kind =
-        |kind: libc::c_int| Condition::Bits { argument: 1, mask: SOCKET_KIND, value: kind as u32 };
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        for kind in [libc::SOCK_RAW, libc::SOCK_RDM, libc::SOCK_SEQPACKET, SOCK_DCCP, SOCK_PACKET] {
-            socket.push(vec![is(0, family), of_kind(kind)]);
-        }
-        socket.push(vec![
-            is(0, family),
-            of_kind(libc::SOCK_STREAM),
+    let (mask, argument) = (SOCKET_KIND, 1);
+    let is_kind = |kind: libc::c_int| Condition::Bits { argument, mask, value: kind as u32 };
+    let is_not_kind =
+        |kind: libc::c_int| Condition::BitsAreNot { argument, mask, value: kind as u32 };
+    let of_internet = [is_not(0, libc::AF_UNIX), is_not(0, libc::AF_NETLINK)];
+    let rules_for_kinds: [&[Condition]; 3] = [
+        &[is_not_kind(libc::SOCK_STREAM), is_not_kind(libc::SOCK_DGRAM)],
+        &[
+            is_kind(libc::SOCK_STREAM),
             is_not(2, 0),
             is_not(2, libc::IPPROTO_TCP),
             is_not(2, libc::IPPROTO_MPTCP),
-        ]);
-        socket.push(vec![
-            is(0, family),
-            of_kind(libc::SOCK_DGRAM),
+        ],
+        &[
+            is_kind(libc::SOCK_DGRAM),
             is_not(2, 0),
             is_not(2, libc::IPPROTO_UDP),
             is_not(2, libc::IPPROTO_ICMP),
             is_not(2, libc::IPPROTO_ICMPV6),
-        ]);
-    }
+        ],
+    ];
+    socket.extend(rules_for_kinds.map(|rule| [&of_internet, rule].concat()));
     // Other personalities switch protections off, such as the random layout of memory.
     let other = |value| Condition::IsNot { argument: 0, value };
     let personality = vec![vec![other(0), other(QUERY_PERSONALITY)]];
@@ -280,19 +277,16 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
 
     // The old tables of packet filters, which are no use on loopback and had many holes. Root of a user
     // namespace, such as a nested sandbox makes, could else replace them (ip, arp and bridge) and look at
-    // them, which loads modules.
-    let tables = |level, first: libc::c_int| {
-        [first, first + 1].map(|option| vec![is(1, level), is(2, option)])
+    // them, which loads modules. Each has two options, of which the first is even.
+    let table = |level, first: libc::c_int| {
+        vec![is(1, level), Condition::Bits { argument: 2, mask: !1, value: first as u32 }]
     };
-    let packet_filters: Vec<Rule> = [
-        (libc::IPPROTO_IP, IP_TABLES),
-        (libc::IPPROTO_IPV6, IP_TABLES),
-        (libc::IPPROTO_IP, ARP_TABLES),
-        (libc::IPPROTO_IP, BRIDGE_TABLES),
-    ]
-    .into_iter()
-    .flat_map(|(level, first)| tables(level, first))
-    .collect();
+    let packet_filters: Vec<Rule> = vec![
+        table(libc::IPPROTO_IP, IP_TABLES),
+        table(libc::IPPROTO_IPV6, IP_TABLES),
+        table(libc::IPPROTO_IP, ARP_TABLES),
+        table(libc::IPPROTO_IP, BRIDGE_TABLES),
+    ];
 
     // Huge pages are counted by no limit on memory. They are the host's, which set them aside for somebody else.
     let mut mmap = vec![vec![has_flag(3, libc::MAP_HUGETLB as u32)]];
@@ -312,8 +306,8 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
     if needs.memory_is_counted {
         // Memory that several processes share and no file holds could not be added up by the guest:
         // it stays when it is unmapped but for one page.
-        let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32;
-        mmap.push(vec![has_flag(3, shared)]);
+        let shared = [libc::MAP_SHARED, libc::MAP_ANONYMOUS];
+        mmap.push(shared.map(|flag| has_flag(3, flag as u32)).into());
     } else {
         rules.extend([(libc::SYS_memfd_create, huge_file), (libc::SYS_shmget, huge_segment)]);
     }
