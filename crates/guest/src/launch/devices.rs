@@ -1,6 +1,7 @@
 //! The sandbox's /dev and /proc: the least that programs need, and what leaks is covered.
 
 use std::fs::{self, File, Permissions};
+use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
@@ -72,18 +73,30 @@ pub(super) fn mount_proc(root: &Path, nested_sandboxing: bool) -> Result<(), Fai
     fs::write(proc.join("sys/user/max_user_namespaces"), most).stage("limit user namespaces")?;
     let null = root.join("dev/null");
     let null = null.to_string_lossy();
-    for path in COVERED_FILES.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {
-        mount(&null, path, "", libc::MS_BIND, "").stage(&format!("cover {}", path.display()))?;
-    }
-    for path in COVERED_FOLDERS.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {
-        mount("none", path, "tmpfs", flags | libc::MS_RDONLY, "size=0k,nr_inodes=2")
+    for path in COVERED_FILES.map(|name| proc.join(name)) {
+        if_there(mount(&null, &path, "", libc::MS_BIND, ""))
             .stage(&format!("cover {}", path.display()))?;
     }
-    for path in READ_ONLY_FOLDERS.map(|name| proc.join(name)).iter().filter(|path| path.exists()) {
+    for path in COVERED_FOLDERS.map(|name| proc.join(name)) {
+        if_there(mount("none", &path, "tmpfs", flags | libc::MS_RDONLY, "size=0k,nr_inodes=2"))
+            .stage(&format!("cover {}", path.display()))?;
+    }
+    for path in READ_ONLY_FOLDERS.map(|name| proc.join(name)) {
         let source = path.to_string_lossy();
-        mount(&source, path, "", libc::MS_BIND, "").stage("make /proc read-only")?;
+        if !if_there(mount(&source, &path, "", libc::MS_BIND, "")).stage("make /proc read-only")? {
+            continue;
+        }
         let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
-        mount("none", path, "", read_only, "").stage("make /proc read-only")?;
+        mount("none", &path, "", read_only, "").stage("make /proc read-only")?;
     }
     Ok(())
+}
+
+/// Kernels differ in what they show in /proc. Says whether there was something to mount on; to try costs less than to
+/// ask before.
+fn if_there(mounted: io::Result<()>) -> io::Result<bool> {
+    match mounted {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        mounted => mounted.map(|()| true),
+    }
 }

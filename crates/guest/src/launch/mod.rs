@@ -176,10 +176,12 @@ fn set_up(
     id_maps::write(order.ids, child)?;
     image.map_ids(owner.as_fd())?;
     new_process.say(Word::Ids).stage("give the new process its ids")?;
+    // While the new process joins its control groups, if the sandbox's folder is there already.
+    let early = listen(&order.wire).ok();
     let seen = new_process.see(|| namespaces_of(child));
     let mut namespaces = seen.stage("look at the new process")?;
-    // While the new process builds.
-    let wire = listen(&order.wire)?;
+    // The rest while it builds.
+    let wire = early.map_or_else(|| listen(&order.wire), Ok)?;
     let network = Network::make(owner.as_fd())?;
     namespaces.insert(NETWORK.into(), network.number()?);
     let both = [network.descriptor(), wire.as_fd()];

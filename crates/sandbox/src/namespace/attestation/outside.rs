@@ -23,6 +23,8 @@ pub(in crate::namespace) struct Frame {
     /// The id maps of the cage's first process.
     pub(super) uid_map: String,
     pub(super) gid_map: String,
+    /// Its control groups, one line for each hierarchy. It cannot leave them.
+    pub(super) groups_of_guest: String,
 }
 
 /// What the host is like that all sandboxes are on.
@@ -52,8 +54,6 @@ pub(in crate::namespace) struct Outside {
     /// The namespaces of the cage's first process; none if they were not written down.
     pub(super) namespaces: BTreeMap<String, u64>,
     pub(super) frame: Frame,
-    /// The guest's control groups, one line for each hierarchy.
-    pub(super) groups_of_guest: String,
     /// For each thread of the guest its effective capabilities and whether it can gain others.
     pub(super) guest_threads: Vec<(String, String)>,
 }
@@ -66,6 +66,7 @@ impl Frame {
             group_values: settings.map(|(file, _)| kernel_text(file).trim().into()).collect(),
             uid_map: id_ranges(&of_guest("uid_map")),
             gid_map: id_ranges(&of_guest("gid_map")),
+            groups_of_guest: of_guest("cgroup"),
         }
     }
 }
@@ -76,7 +77,6 @@ impl Outside {
             host: host.clone(),
             namespaces: namespaces(record),
             frame: frame.clone(),
-            groups_of_guest: kernel_text(format!("/proc/{}/cgroup", record.pid)),
             guest_threads: threads(record.pid),
         }
     }

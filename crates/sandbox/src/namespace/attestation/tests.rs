@@ -75,8 +75,8 @@ fn sealed() -> (Probe, Outside) {
             group_values: vec!["8192".into()],
             uid_map: "0 500000 65536".into(),
             gid_map: "0 500000 65536".into(),
+            groups_of_guest: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
         },
-        groups_of_guest: "4:memory:/a/bellglass/p-job\n0::/\n".into(),
         guest_threads: vec![("00000000000001e0".into(), "1".into())],
     };
     (probe, outside)
@@ -169,7 +169,7 @@ fn each_fault_is_found() {
         ("limit on core_dump", |probe, _| {
             probe.limits.insert("core_dump".into(), "unlimited".into());
         }),
-        ("control groups", |_, host| host.groups_of_guest = "4:memory:/\n".into()),
+        ("control groups", |_, host| host.frame.groups_of_guest = "4:memory:/\n".into()),
         ("control group's memory.max", |_, host| host.frame.group_values = vec!["max".into()]),
     ];
     for (subject, worsen) in faults {
