@@ -9,7 +9,7 @@ import subprocess
 from machine import prefix
 from peers import Peers
 
-FULL = {"runs": 50, "burst": 100, "rate": 400, "calls": 1000, "idle": 1000, "connections": 500}
+FULL = {"runs": 100, "burst": 100, "rate": 400, "calls": 1000, "idle": 1000, "connections": 500}
 SMOKE = {"runs": 2, "burst": 4, "rate": 4, "calls": 3, "idle": 3, "connections": 5}
 LABELS = {"cold": "Bellglass, cold", "warm": "Bellglass, from the warm pool"}
 

@@ -277,15 +277,17 @@ fn denied_by_argument(needs: Needs) -> BTreeMap<i64, Vec<Rule>> {
 
     // The old tables of packet filters, which are no use on loopback and had many holes. Root of a user
     // namespace, such as a nested sandbox makes, could else replace them (ip, arp and bridge) and look at
-    // them, which loads modules. Each has two options, of which the first is even.
-    let table = |level, first: libc::c_int| {
-        vec![is(1, level), Condition::Bits { argument: 2, mask: !1, value: first as u32 }]
+    // them, which loads modules. Each has a block of options; those of IPv6 lie around two of its own.
+    let block = |level, first: libc::c_int, count: u32| {
+        let options = Condition::Bits { argument: 2, mask: !(count - 1), value: first as u32 };
+        vec![is(1, level), options]
     };
     let packet_filters: Vec<Rule> = vec![
-        table(libc::IPPROTO_IP, IP_TABLES),
-        table(libc::IPPROTO_IPV6, IP_TABLES),
-        table(libc::IPPROTO_IP, ARP_TABLES),
-        table(libc::IPPROTO_IP, BRIDGE_TABLES),
+        block(libc::IPPROTO_IP, IP_TABLES, 4),
+        block(libc::IPPROTO_IPV6, IP_TABLES, 2),
+        block(libc::IPPROTO_IPV6, IP_TABLES + 4, 2),
+        block(libc::IPPROTO_IP, ARP_TABLES, 4),
+        block(libc::IPPROTO_IP, BRIDGE_TABLES, 4),
     ];
 
     // Huge pages are counted by no limit on memory. They are the host's, which set them aside for somebody else.

@@ -74,29 +74,29 @@ pub(super) fn mount_proc(root: &Path, nested_sandboxing: bool) -> Result<(), Fai
     let null = root.join("dev/null");
     let null = null.to_string_lossy();
     for path in COVERED_FILES.map(|name| proc.join(name)) {
-        if_there(mount(&null, &path, "", libc::MS_BIND, ""))
+        if_there(&path, mount(&null, &path, "", libc::MS_BIND, ""))
             .stage(&format!("cover {}", path.display()))?;
     }
     for path in COVERED_FOLDERS.map(|name| proc.join(name)) {
-        if_there(mount("none", &path, "tmpfs", flags | libc::MS_RDONLY, "size=0k,nr_inodes=2"))
+        let nothing = "size=0k,nr_inodes=2";
+        if_there(&path, mount("none", &path, "tmpfs", flags | libc::MS_RDONLY, nothing))
             .stage(&format!("cover {}", path.display()))?;
     }
     for path in READ_ONLY_FOLDERS.map(|name| proc.join(name)) {
-        let source = path.to_string_lossy();
-        if !if_there(mount(&source, &path, "", libc::MS_BIND, "")).stage("make /proc read-only")? {
-            continue;
+        let bound = mount(&path.to_string_lossy(), &path, "", libc::MS_BIND, "");
+        if if_there(&path, bound).stage("make /proc read-only")? {
+            let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
+            mount("none", &path, "", read_only, "").stage("make /proc read-only")?;
         }
-        let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | flags;
-        mount("none", &path, "", read_only, "").stage("make /proc read-only")?;
     }
     Ok(())
 }
 
-/// Kernels differ in what they show in /proc. Says whether there was something to mount on; to try costs less than to
-/// ask before.
-fn if_there(mounted: io::Result<()>) -> io::Result<bool> {
+/// Kernels differ in what they show in /proc. Says whether there was something to mount on. To try first costs less
+/// than to ask first.
+fn if_there(path: &Path, mounted: io::Result<()>) -> io::Result<bool> {
     match mounted {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => Ok(false),
         mounted => mounted.map(|()| true),
     }
 }

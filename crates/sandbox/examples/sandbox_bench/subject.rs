@@ -22,8 +22,8 @@ use serde_json::json;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Longer than a backend takes to have a launcher wait again.
-const QUIET: Duration = Duration::from_millis(40);
+/// Longer than a backend takes to have a launcher wait again, and than most engines take to tidy up.
+const QUIET: Duration = Duration::from_millis(200);
 
 pub(crate) struct Ours {
     backend: Arc<NamespaceBackend>,
@@ -58,7 +58,6 @@ impl Ours {
     /// As `cold`, with a sandbox that is there already.
     pub(crate) async fn warm(&self) -> Result<Duration, Failure> {
         let pool = self.pool.as_ref().ok_or("there is no pool")?;
-        self.until_all_is_quiet().await;
         let began = Instant::now();
         let sandbox = Sandbox::start(pool, &self.order(), "bench").await?;
         let said = first_output(&sandbox).await;
@@ -70,8 +69,8 @@ impl Ours {
         }
     }
 
-    /// Nothing is being made when this returns, nor started: a launcher that waits is there again too, and engines
-    /// have tidied up after the peer before.
+    /// Nothing of ours is being made when this returns, nor started: a launcher that waits is there again too. Peers
+    /// have the same time to tidy up.
     pub(crate) async fn until_all_is_quiet(&self) {
         while self.pool.as_ref().is_some_and(|pool| pool.waiting() == 0) {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -303,7 +303,8 @@ fn core_dump(least: u64, inside: &Probe) -> Check {
 /// Whether the guest is in the groups that were made, in as many hierarchies.
 fn membership(claims: &Claims, outside: &Outside) -> Option<Check> {
     let name = claims.groups.first()?.file_name()?.to_string_lossy().into_owned();
-    let lines = outside.frame.groups_of_guest.lines().filter(|line| line.ends_with(&format!("/{name}")));
+    let lines =
+        outside.frame.groups_of_guest.lines().filter(|line| line.ends_with(&format!("/{name}")));
     let claimed = format!("in {} groups of its own", claims.groups.len());
     Some(Check::equal("control groups", claimed, format!("in {} groups of its own", lines.count())))
 }
