@@ -27,11 +27,21 @@ pub(super) fn choose(count: u32) -> Option<cpu_set_t> {
 }
 
 /// The processors that this process may use; nothing on machines with more of them than a set can name.
-pub(crate) fn usable() -> Option<cpu_set_t> {
+fn usable() -> Option<cpu_set_t> {
+    usable_by(THIS)
+}
+
+/// The same of this process's parent, which may keep it from some of them for a while.
+pub(crate) fn usable_by_parent() -> Option<cpu_set_t> {
+    // SAFETY: only asks.
+    usable_by(unsafe { libc::getppid() })
+}
+
+fn usable_by(pid: pid_t) -> Option<cpu_set_t> {
     // SAFETY: all zero is the empty set, and the call fills a set of the size given.
     unsafe {
         let mut usable: cpu_set_t = std::mem::zeroed();
-        (libc::sched_getaffinity(0, SIZE, &mut usable) == 0).then_some(usable)
+        (libc::sched_getaffinity(pid, SIZE, &mut usable) == 0).then_some(usable)
     }
 }
 

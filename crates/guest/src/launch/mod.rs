@@ -142,7 +142,7 @@ fn launch(
     }
     let (launcher, new_process) = Talk::pair().stage("make a pair of sockets")?;
     let its_report = report.try_clone().stage("copy a descriptor")?;
-    let anywhere = processors::usable();
+    let anywhere = processors::usable_by_parent();
 
     let Some(child) = syscalls::clone_into_new_namespaces().stage("make namespaces")? else {
         drop(new_process);

@@ -5,6 +5,9 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 
+/// The kernel itself waits for a while before it says that a page is in use.
+const MOST_TRIES: usize = 50;
+
 static GUEST: &[u8] = include_bytes!(env!("BELLGLASS_GUEST_PATH"));
 
 /// A sealed file in memory that holds the guest. It cannot be changed by anybody any more, also not
@@ -17,15 +20,44 @@ impl GuestBinary {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("bellglass-guest", flags)?);
         file.write_all(GUEST)?;
-        fcntl_add_seals(
-            &file,
-            SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
-        )?;
+        let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+        until_free(|| fcntl_add_seals(&file, seals))?;
         Ok(Self(file.into()))
     }
 
     /// A path under which this process and its children can execute the guest.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
+/// A file cannot be sealed while the kernel holds one of its pages, as it does for a moment when it moves or counts
+/// memory.
+fn until_free(mut seal: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+    for _ in 1..MOST_TRIES {
+        match seal() {
+            Err(rustix::io::Errno::BUSY) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            sealed => return sealed,
+        }
+    }
+    seal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn a_page_in_use_is_waited_for_but_not_for_ever() {
+        let mut answers = [Err(Errno::BUSY), Err(Errno::BUSY), Ok(())].into_iter();
+        assert_eq!(until_free(|| answers.next().unwrap()), Ok(()));
+        let mut tries = 0;
+        let always = until_free(|| {
+            tries += 1;
+            Err(Errno::BUSY)
+        });
+        assert_eq!((always, tries), (Err(Errno::BUSY), MOST_TRIES));
+        assert_eq!(until_free(|| Err(Errno::PERM)), Err(Errno::PERM));
     }
 }

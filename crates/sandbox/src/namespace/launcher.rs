@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bellglass_protocol::launch::{GO, LaunchFailure, LaunchOrder, LaunchWord, Launched};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use super::NotMade;
 use super::guest_binary::GuestBinary;
@@ -34,7 +35,10 @@ impl WaitingLauncher {
     pub(super) fn take(&self, guest: &GuestBinary) -> Result<Launcher, BackendError> {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match waiting.filter(Launcher::is_there) {
-            Some(launcher) => Ok(launcher),
+            Some(launcher) => {
+                launcher.keep_elsewhere();
+                Ok(launcher)
+            }
             None => Launcher::start(guest),
         }
     }
@@ -81,6 +85,16 @@ impl Launcher {
 
     fn is_there(&self) -> bool {
         !has_exited(&self.pidfd)
+    }
+
+    /// Keeps it from the processor where we run, if there are more. There is something to do for both, and the
+    /// kernel would have it wait here until we are done: it takes whoever writes to a pipe for one who then sleeps.
+    fn keep_elsewhere(&self) {
+        let Ok(mut elsewhere) = sched_getaffinity(None) else { return };
+        elsewhere.unset(sched_getcpu());
+        if elsewhere.count() > 0 {
+            let _ = sched_setaffinity(Pid::from_raw(self.child.id() as i32), &elsewhere);
+        }
     }
 
     #[cfg(test)]
