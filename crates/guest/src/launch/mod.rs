@@ -60,6 +60,7 @@ impl Failed {
 }
 
 pub(crate) fn main() {
+    keep_memory_in_one_place();
     // Whatever does not need an order is done while there is none.
     let place = title::Place::find();
     crate::inside::seccomp::make_ahead();
@@ -82,6 +83,16 @@ pub(crate) fn main() {
             failed.say(&report);
             exit(1)
         }
+    }
+}
+
+/// glibc gives each thread memory of its own to allocate from, which costs more to make than all that most threads of the
+/// guest do.
+fn keep_memory_in_one_place() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes numbers only.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 
@@ -146,6 +157,10 @@ fn launch(
 
     let Some(child) = syscalls::clone_into_new_namespaces().stage("make namespaces")? else {
         drop(new_process);
+        if order.kernel == Kernel::Host {
+            // While it has to wait.
+            privileges::bound();
+        }
         // If the launcher died first, or nobody wants it any more, this process ends.
         if launcher.wait_for(Word::Ids).is_err() || !is_wanted() {
             exit(1);

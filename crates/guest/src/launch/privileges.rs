@@ -25,6 +25,12 @@ struct Data {
 
 const VERSION_3: u32 = 0x2008_0522;
 
+/// Makes sure that nothing below this process can gain what the guest does not need. What the process itself can do
+/// stays for now.
+pub(crate) fn bound() {
+    bound_to(&GUEST_CAPABILITIES);
+}
+
 /// Keeps only what the guest needs, and makes sure that nothing below it can gain more.
 pub(crate) fn drop_all_but_needed() -> Result<(), Failed> {
     keep_only(&GUEST_CAPABILITIES)
@@ -44,14 +50,24 @@ pub(crate) fn has(capability: u32) -> bool {
     result == 0 && data[0].effective & (1 << capability) != 0
 }
 
-fn keep_only(needed: &[u32]) -> Result<(), Failed> {
+fn bound_to(needed: &[u32]) {
     for capability in (0..=LAST_CAPABILITY).filter(|number| !needed.contains(number)) {
-        // SAFETY: changes this process's bounding set only. A number that the kernel does not know fails,
-        // and so would all after it.
-        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
+        // SAFETY: looks at this process's bounding set and changes nothing else. To look costs much less. A number that
+        // the kernel does not know fails, and so would all after it.
+        let done = unsafe {
+            match libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) {
+                1 => libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0),
+                dropped => dropped,
+            }
+        };
+        if done != 0 {
             break;
         }
     }
+}
+
+fn keep_only(needed: &[u32]) -> Result<(), Failed> {
+    bound_to(needed);
     // SAFETY: these calls change flags and the name of this process only.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"bellglass-guest".as_ptr());
