@@ -31,7 +31,7 @@ fn usable() -> Option<cpu_set_t> {
     usable_by(THIS)
 }
 
-/// The same of this process's parent, which may keep it from some of them for a while.
+/// The same of this process's parent, by its first thread. The parent may keep this process from some for a while.
 pub(crate) fn usable_by_parent() -> Option<cpu_set_t> {
     // SAFETY: only asks.
     usable_by(unsafe { libc::getppid() })

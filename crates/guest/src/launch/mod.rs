@@ -60,7 +60,6 @@ impl Failed {
 }
 
 pub(crate) fn main() {
-    keep_memory_in_one_place();
     // Whatever does not need an order is done while there is none.
     let place = title::Place::find();
     crate::inside::seccomp::make_ahead();
@@ -83,16 +82,6 @@ pub(crate) fn main() {
             failed.say(&report);
             exit(1)
         }
-    }
-}
-
-/// glibc gives each thread memory of its own to allocate from, which costs more to make than all that most threads of the
-/// guest do.
-fn keep_memory_in_one_place() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes numbers only.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 
@@ -169,7 +158,7 @@ fn launch(
         processors::go_anywhere(&anywhere);
         inhabit(order, built, its_report)
     };
-    // Each has a processor to itself while the cage is built: woken by the other, they would share one.
+    // Each has another processor while the cage is built: woken by the other, they would share one.
     processors::keep_elsewhere(child, &anywhere);
     say(report, &LaunchWord::Made { pid: child });
     drop((launcher, its_report));

@@ -52,8 +52,9 @@ pub(crate) fn has(capability: u32) -> bool {
 
 fn bound_to(needed: &[u32]) {
     for capability in (0..=LAST_CAPABILITY).filter(|number| !needed.contains(number)) {
-        // SAFETY: looks at this process's bounding set and changes nothing else. To look costs much less. A number that
-        // the kernel does not know fails, and so would all after it.
+        // Most are gone already when this is done again, and to look costs much less than to drop. A number that the
+        // kernel does not know fails, and so would all after it.
+        // SAFETY: changes this process's bounding set only.
         let done = unsafe {
             match libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) {
                 1 => libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0),

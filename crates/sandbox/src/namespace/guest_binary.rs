@@ -5,8 +5,8 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 
-/// The kernel itself waits for a while before it says that a page is in use.
-const MOST_TRIES: usize = 50;
+/// Before the kernel says that a page is in use, it has waited for that itself, for a tenth of a second and more.
+const MOST_TRIES: usize = 10;
 
 static GUEST: &[u8] = include_bytes!(env!("BELLGLASS_GUEST_PATH"));
 

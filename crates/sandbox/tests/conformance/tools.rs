@@ -122,10 +122,10 @@ async fn until_there(sandbox: &Sandbox, path: &str) -> Vec<u8> {
     tokio::time::timeout(PATIENCE, read).await.expect("it comes")
 }
 
-/// Where it was made it had a processor to itself; its tools have all.
+/// While it was made it was kept from some; its tools have all.
 pub(crate) async fn tools_run_on_every_processor(fixture: &Fixture) {
     fixture.start().await.destroy().await.unwrap();
-    // By then a launcher waits, which makes the second sandbox in another way than the first.
+    // Most likely a launcher waits by then, which makes the second sandbox in another way than the first.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let sandbox = fixture.start().await;
     // Not how much time of them there is, which a control group of this process may have bounded.
