@@ -116,11 +116,11 @@ async fn every_kind_of_circle_ends_after_one_warning() {
 async fn time_that_runs_out_in_the_middle_ends_the_task_with_its_work_kept() {
     let script = [
         shell("echo first > first.txt"),
-        shell("echo second > second.txt; sleep 7"),
+        shell("echo second > second.txt; sleep 19"),
         shell("echo third > third.txt"),
         finish(),
     ];
-    let (job, server, _) = run(script, json!({ "budget": { "time": "6s" } })).await;
+    let (job, server, _) = run(script, json!({ "budget": { "time": "18s" } })).await;
     assert_eq!(job["error"]["code"], "budget_exhausted", "{job:#}");
     let names = crate::support::archive::names(&server.archive(text(&job, "job_id")).await);
     let has = |name: &str| names.iter().any(|each| each.ends_with(name));
